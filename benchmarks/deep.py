@@ -1,4 +1,4 @@
-"""DeepFM on servers beside the same model in PyTorch, in one process with two threads.
+"""Deep models on servers beside the same models in PyTorch, in one process with two threads.
 
 ``--torch-python`` is a Python that has torch. docs/performance/deep.md says how to read it.
 """
@@ -27,8 +27,9 @@ from benchmarks.frame import Benchmark, Check, Line, Part, SkippedError, option,
 from benchmarks.local_spark import WORKERS, start_spark
 from ps2 import PS2Context
 
-GOAL, CLOSE = 0.5, 0.002
-PYTORCH = "PyTorch"
+GOAL, CLOSE, SAME = 0.5, 0.002, 0.001
+PYTORCH, ABSENT = "PyTorch", -1
+FRAPPE_FILES = "frappe.validation.libfm and frappe.test.libfm"
 STALENESS = {"one step of all workers": 0, "steps of their own": 1}
 SETTINGS = {
     "k": 16,
@@ -44,6 +45,16 @@ SETTINGS = {
 }
 
 
+# The estimators with an interaction: the kind, the estimator, and its own settings.
+INTERACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dcn": ("DCNv2", {"crossLayers": 3}),
+    "xdeepfm": ("XDeepFM", {"cinLayers": [16, 16]}),
+    "autoint": ("AutoInt", {"interactingLayers": 2, "numHeads": 2, "headSize": 8}),
+}
+# Smaller than above, and without dropout, whose random numbers differ.
+QUALITY = {**SETTINGS, "k": 8, "hidden": (64, 32), "dropout": 0.0, "epochs": 3, "threads": 1}
+
+
 @dataclass(frozen=True)
 class Args(frame.Args):
     torch_python: str = option(os.environ.get("TORCH_PYTHON", ""), "A Python that has torch.")
@@ -56,12 +67,23 @@ class Clicks:
     Attributes:
         train, test: int64, shape (n, fields).
         train_labels, test_labels: 0 or 1.
+        history: the first column of a history, whose candidate is the column before it; 0: there is none. Histories
+            that are shorter than others end with ``ABSENT``.
     """
 
     train: npt.NDArray[np.int64]
     test: npt.NDArray[np.int64]
     train_labels: npt.NDArray[np.int8]
     test_labels: npt.NDArray[np.int8]
+    history: int = 0
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The params of an estimator that name the columns of the files."""
+        if not self.history:
+            return {"keysCol": "keys", "keysPerRow": self.train.shape[1]}
+        names = [f"field{index}" for index in range(self.history)]
+        return {"categoricalCols": names, "historyCols": {"history": names[-1]}}
 
     @property
     def keys(self) -> int:
@@ -70,10 +92,60 @@ class Clicks:
 
 def frappe(args: Args) -> Part:
     """Compare on frappe: ten categorical fields, 5,382 ids; the validation file to train, the test file to test."""
+    return _compared(args, _frappe(args), SETTINGS)
+
+
+def interactions_frappe(args: Args) -> Part:
+    """Compare the AUC of models with an interaction on frappe."""
+    return _quality(args, _frappe(args), INTERACTIONS)
+
+
+def interactions_generated(args: Args) -> Part:
+    """Compare their AUC on a day of ``examples/generated_clicks.py`` and the next one: 26 fields of ids."""
+    from examples.generated_clicks import IDS, LABEL, ClickLog
+
+    log, parts = ClickLog(ids=20_000), []
+    for day, rows in ((0, 40_000), (1, 20_000)):
+        parts.append(pa.Table.from_batches(log.day(day, rows)))
+    columns = [pa.chunked_array([part[name].combine_chunks() for part in parts]).dictionary_encode() for name in IDS]
+    codes = [column.combine_chunks().indices.to_numpy().astype(np.int64) for column in columns]
+    firsts = np.cumsum([0, *(column.max() + 1 for column in codes)])[:-1]
+    keys, labels = np.stack(codes, axis=1) + firsts, np.concatenate([part[LABEL].to_numpy() for part in parts])
+    cut = len(parts[0])
+    return _quality(args, Clicks(keys[:cut], keys[cut:], labels[:cut], labels[cut:]), INTERACTIONS)
+
+
+def histories(args: Args) -> Part:
+    """Compare the AUC of DIN on generated clicks, each with a user's history of up to 12 items.
+
+    Items have vectors. A user has two interests, by which the history is drawn; the log-odds of a click are those of
+    the item's own weight and of its likeness to the nearer interest.
+    """
+    rng = np.random.default_rng(0)
+    users, items, rows, cut = 1_000, 2_000, 60_000, 40_000
+    vectors = rng.normal(size=(items, 4))
+    interests, user, item = (
+        rng.integers(0, items, (users, 2)),
+        rng.integers(0, users, rows),
+        rng.integers(0, items, rows),
+    )
+    likeness = vectors @ vectors.T
+    near = np.argsort(-likeness, axis=1)[:, :40]
+    clicked = near[interests[user[:, None], rng.integers(0, 2, (rows, 12))], rng.integers(0, 40, (rows, 12))]
+    clicked[np.arange(12) >= rng.integers(1, 13, rows)[:, None]] = ABSENT
+    best = likeness[interests[user], item[:, None]].max(axis=1)
+    odds = 0.6 * best + rng.normal(size=items)[item] - 1.5
+    labels = (rng.random(rows) < 1 / (1 + np.exp(-odds))).astype(np.int8)
+    keys = np.column_stack([user + items, item, clicked])
+    clicks = Clicks(keys[:cut], keys[cut:], labels[:cut], labels[cut:], history=2)
+    return _quality(args, clicks, {"din": ("DIN", {"attentionLayers": [36]})})
+
+
+def _frappe(args: Args) -> Clicks:
     (train, train_labels), (test, test_labels) = (
         _read(Path(args.data_dir) / f"frappe.{name}.libfm") for name in ("validation", "test")
     )
-    return _compared(args, Clicks(train, test, train_labels, test_labels), SETTINGS)
+    return Clicks(train, test, train_labels, test_labels)
 
 
 def movielens(args: Args) -> Part:
@@ -106,32 +178,23 @@ def _compared(args: Args, clicks: Clicks, settings: Mapping[str, Any]) -> Part:
         spark = start_spark(f"local[{WORKERS}]", "deep", {"spark.driver.memory": args.memory})
 
         def pytorch() -> float:
-            own = {**settings, "seed": len(aucs[PYTORCH])}
-            Path(f"{folder}/settings.json").write_text(json.dumps(own))
-            program = [
-                args.torch_python,
-                "-m",
-                "benchmarks.deep_torch",
-                f"{folder}/rows.npz",
-                f"{folder}/settings.json",
-            ]
-            home = Path(__file__).resolve().parents[1]
-            finished = subprocess.run(program, stdout=subprocess.PIPE, check=True, cwd=home)
-            result = json.loads(finished.stdout)
+            result = _pytorch(args, folder, {**settings, "seed": len(aucs[PYTORCH])})
             aucs[PYTORCH].append(result["auc"][-1])
             return float(np.median(result["seconds"])) / rows
 
         def ours(way: str) -> float:
             own = {**settings, "seed": len(aucs[way])}
             with PS2Context.getOrCreate(spark, servers=1):
-                seconds, value = _fit(spark, folder, clicks, own, STALENESS[way])
+                seconds, value = _fit(
+                    spark, folder, own, {**clicks.columns, "staleness": STALENESS[way], "numWorkers": WORKERS}
+                )
             aucs[way].append(value)
             return seconds / rows
 
         variants: dict[str, Callable[[], float]] = {PYTORCH: pytorch, **{way: partial(ours, way) for way in STALENESS}}
         turns = take_turns(variants, args.rounds, warm_ups=0)
         spark.stop()
-    rates = {way: [1 / one for one in taken] for way, taken in turns.items()}
+    rates = {way: [1 / one for one in seconds] for way, seconds in turns.items()}
     lines = [Line(way, "PyTorch, 2 threads", "rows/s", GOAL, rates[PYTORCH], rates[way]) for way in STALENESS]
     medians = {way: float(np.median(values)) for way, values in aucs.items()}
     checks = [Check(f"AUC, {way}: below PyTorch's", medians[PYTORCH] - medians[way], CLOSE) for way in STALENESS]
@@ -139,23 +202,79 @@ def _compared(args: Args, clicks: Clicks, settings: Mapping[str, Any]) -> Part:
     return Part(lines, checks, {**facts, **{name: settings[name] for name in ("k", "hidden", "batch", "epochs")}})
 
 
+def _quality(args: Args, clicks: Clicks, kinds: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Part:
+    """Compare the mean AUC of the test rows over ``args.rounds`` seeds, after each epoch, and after the last one.
+
+    One worker takes the same steps as PyTorch does. Each seed has initial weights and an order of rows of its own.
+    """
+    if not Path(args.torch_python).is_file():
+        raise SkippedError("no PyTorch: --torch-python names a Python that has it")
+    table, checks = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(f"{folder}/rows.npz", keys=clicks.keys, **vars(clicks))
+        _write(clicks, folder)
+        spark = start_spark("local[1]", "deep", {"spark.driver.memory": args.memory})
+        for kind, (estimator, sizes) in kinds.items():
+            aucs: dict[str, list[float]] = {PYTORCH: [], estimator: []}
+            seconds: dict[str, list[float]] = {PYTORCH: [], estimator: []}
+            for seed in range(args.rounds):
+                settings = {**QUALITY, **sizes, "kind": kind, "seed": seed}
+                if clicks.history:
+                    settings |= {"fields": clicks.history, "candidate": clicks.history - 1}
+                result = _pytorch(args, folder, settings)
+                aucs[PYTORCH].append(result["auc"][-1])
+                seconds[PYTORCH].append(float(np.median(result["seconds"])))
+                with PS2Context.getOrCreate(spark, servers=1):
+                    own = {**clicks.columns, **sizes, "numWorkers": 1}
+                    fit_s, auc_of_seed = _fit(spark, folder, settings, own, estimator)
+                aucs[estimator].append(auc_of_seed)
+                seconds[estimator].append(fit_s)
+            means = {side: float(np.mean(values)) for side, values in aucs.items()}
+            checks.append(Check(f"AUC, {estimator}: below PyTorch's", means[PYTORCH] - means[estimator], SAME))
+            for side, values in aucs.items():
+                rate = len(clicks.train) / float(np.median(seconds[side]))
+                spread = max(values) - min(values)
+                table.append({"model": estimator, "side": side, "AUC": means[side], "spread": spread, "rows/s": rate})
+        spark.stop()
+    sizes = {name: QUALITY[name] for name in ("k", "hidden", "batch", "epochs")}
+    return Part(checks=checks, table=table, facts={"rows": len(clicks.train), "seeds": args.rounds, **sizes})
+
+
+def _pytorch(args: Args, folder: str, settings: Mapping[str, Any]) -> Any:
+    """Train in PyTorch; return the seconds of each epoch, and the AUC after it."""
+    Path(f"{folder}/settings.json").write_text(json.dumps(settings))
+    program = [args.torch_python, "-m", "benchmarks.deep_torch", f"{folder}/rows.npz", f"{folder}/settings.json"]
+    home = Path(__file__).resolve().parents[1]
+    finished = subprocess.run(program, stdout=subprocess.PIPE, check=True, cwd=home)
+    return json.loads(finished.stdout)
+
+
 def _write(clicks: Clicks, folder: str) -> None:
     for name, keys, labels in (
         ("train", clicks.train, clicks.train_labels),
         ("test", clicks.test, clicks.test_labels),
     ):
-        ends = np.arange(len(keys) + 1, dtype=np.int32) * keys.shape[1]
-        lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(keys.reshape(-1)))
-        pq.write_table(pa.table({"keys": lists, "label": labels.astype(float)}), f"{folder}/{name}.parquet")
+        columns: dict[str, Any] = {"label": labels.astype(float)}
+        if clicks.history:
+            columns |= {f"field{index}": keys[:, index] for index in range(clicks.history)}
+        listed = keys[:, clicks.history :]
+        ends = np.concatenate([[0], np.cumsum((listed != ABSENT).sum(axis=1))])
+        lists = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(listed[listed != ABSENT]))
+        columns["history" if clicks.history else "keys"] = lists
+        pq.write_table(pa.table(columns), f"{folder}/{name}.parquet")
 
 
-def _fit(spark: Any, folder: str, clicks: Clicks, settings: Mapping[str, Any], staleness: int) -> tuple[float, float]:
-    """Return the median seconds of an epoch, and the AUC of the test rows."""
-    from ps2.algorithms import DeepFM
+def _fit(
+    spark: Any,
+    folder: str,
+    settings: Mapping[str, Any],
+    own: Mapping[str, Any],
+    name: str = "DeepFM",
+) -> tuple[float, float]:
+    """Return the median seconds of an epoch, and the AUC of the test rows; ``own``: params of the estimator."""
+    from ps2 import algorithms
 
-    estimator = DeepFM(
-        keysCol="keys",
-        keysPerRow=clicks.train.shape[1],
+    estimator = getattr(algorithms, name)(
         factorSize=settings["k"],
         hiddenLayers=list(settings["hidden"]),
         dropoutRate=settings["dropout"],
@@ -165,9 +284,8 @@ def _fit(spark: Any, folder: str, clicks: Clicks, settings: Mapping[str, Any], s
         optimizer="adagrad",
         embeddingStepSize=settings["table_lr"],
         initStd=settings["init_scale"],
-        staleness=staleness,
         seed=settings["seed"],
-        numWorkers=WORKERS,
+        **own,
     )
     model = estimator.fit(spark.read.parquet(f"{folder}/train.parquet"))
     result = model.transform(spark.read.parquet(f"{folder}/test.parquet")).select("label", "probability").collect()
@@ -179,8 +297,18 @@ def _fit(spark: Any, folder: str, clicks: Clicks, settings: Mapping[str, Any], s
 BENCHMARK = Benchmark(
     "deep",
     Args,
-    {"frappe": frappe, "movielens": movielens},
-    {"frappe": "frappe.validation.libfm and frappe.test.libfm", "movielens": "ml-1m.ratings.txt.gz"},
+    {
+        "frappe": frappe,
+        "movielens": movielens,
+        "interactions-frappe": interactions_frappe,
+        "interactions-generated": interactions_generated,
+        "histories": histories,
+    },
+    {
+        "frappe": FRAPPE_FILES,
+        "interactions-frappe": FRAPPE_FILES,
+        "movielens": "ml-1m.ratings.txt.gz",
+    },
 )
 
 if __name__ == "__main__":

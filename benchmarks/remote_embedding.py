@@ -24,6 +24,7 @@ if find_spec("torch") is not None:
     import torch
 
     from ps2.torch import RemoteEmbedding
+    from ps2.torch.device import choose_device
 
 IDS, K, ROWS, WIDTH = 1_000_000, 32, 4096, 40
 SETTLE = 4
@@ -43,6 +44,7 @@ class Args(frame.Args):
     rounds: int = option(6, "Turns of four steps of each way.", least=1)
     servers: int = option(1, "Server processes.", least=1)
     threads: int = option(2, "Threads of torch, in each way.", least=1)
+    device: str = option("cpu", "Where torch computes: cpu, or cuda, with nn.EmbeddingBag in the GPU's memory.")
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,10 @@ def _compared(args: Args, keys: str) -> Part:
     torch.sparse.check_sparse_tensor_invariants.disable()  # as by default, but then torch warns
     lines: list[Line] = []
     checks: list[Check] = []
-    batches = _batches(keys, SETTLE * (1 + args.rounds))
+    batches, device = _batches(keys, SETTLE * (1 + args.rounds)), choose_device(args.device)
     with PS2Context.getOrCreate(servers=args.servers):
         for optimizer in RATES:
-            (own, *others), losses, rates = _trained(optimizer, batches)
+            (own, *others), losses, rates = _trained(optimizer, batches, device)
             for name in others:
                 what = f"{optimizer}, {name}"
                 lines.append(Line(what, own, "rows/s", GOAL, rates[own], rates[name]))
@@ -86,10 +88,10 @@ def _compared(args: Args, keys: str) -> Part:
 
 
 def _trained(
-    optimizer: Optimizer, batches: list[tuple[Any, Any]]
+    optimizer: Optimizer, batches: list[tuple[Any, Any]], device: Any
 ) -> tuple[list[str], dict[str, list[float]], dict[str, list[float]]]:
     """Train in turns of a few steps; return the ways, their losses, and rows/s of each counted step."""
-    variants, tables = _ways(optimizer, batches)
+    variants, tables = _ways(optimizer, batches, device)
     rates: dict[str, list[float]] = {variant.name: [] for variant in variants}
     losses: dict[str, list[float]] = {variant.name: [] for variant in variants}
     for first in range(0, len(batches), SETTLE):
@@ -117,17 +119,18 @@ def _batches(kind: str, count: int) -> list[tuple[Any, Any]]:
     return result
 
 
-def _ways(optimizer: Optimizer, batches: list[tuple[Any, Any]]) -> tuple[list[Way], list[EmbeddingTable]]:
+def _ways(optimizer: Optimizer, batches: list[tuple[Any, Any]], device: Any) -> tuple[list[Way], list[EmbeddingTable]]:
     """Return the ways, torch's own first, whose weights begin alike."""
     weights = np.random.default_rng(1).normal(0, 0.01, (IDS, K)).astype(np.float32)
     own = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weights.copy()), freeze=False, mode="sum", sparse=True)
-    variants, tables = [_own(own, OWN[optimizer](own.parameters()), batches)], []
+    own.to(device)
+    variants, tables = [_own(own, OWN[optimizer](own.parameters()), batches, device)], []
     for name, wait in (("RemoteEmbedding", True), ("RemoteEmbedding, wait=False", False)):
         table = EmbeddingTable(K, optimizer, keys=IDS, lr=RATES[optimizer], init="zeros")
         _fill(table, weights)
         tables.append(table)
-        module = RemoteEmbedding(table, "sum", wait=wait)
-        variants.append(Way(name, _step(module, batches), module.flush))
+        module = RemoteEmbedding(table, "sum", wait=wait).to(device)
+        variants.append(Way(name, _step(module, batches, device), module.flush))
     return variants, tables
 
 
@@ -140,8 +143,8 @@ def _fill(table: EmbeddingTable, weights: Any) -> None:
         table.matrix.push(columns=np.arange(begin, begin + len(some)), values=block[: len(some)])
 
 
-def _own(module: Any, optimizer: Any, batches: list[tuple[Any, Any]]) -> Way:
-    forward = _step(module, batches)
+def _own(module: Any, optimizer: Any, batches: list[tuple[Any, Any]], device: Any) -> Way:
+    forward = _step(module, [(keys.to(device), y) for keys, y in batches], device)
 
     def step(number: int) -> float:
         optimizer.zero_grad()
@@ -152,14 +155,14 @@ def _own(module: Any, optimizer: Any, batches: list[tuple[Any, Any]]) -> Way:
     return Way("nn.EmbeddingBag", step)
 
 
-def _step(module: Any, batches: list[tuple[Any, Any]]) -> Callable[[int], float]:
+def _step(module: Any, batches: list[tuple[Any, Any]], device: Any) -> Callable[[int], float]:
     """Return a function that computes the loss of a batch, and its gradients."""
     torch.manual_seed(2)
-    head = torch.nn.Linear(K, 1)
+    head = torch.nn.Linear(K, 1).to(device)
 
     def step(number: int) -> float:
         keys, y = batches[number]
-        loss = ((head(module(keys)).squeeze(1) - y) ** 2).mean()
+        loss = ((head(module(keys)).squeeze(1) - y.to(device)) ** 2).mean()
         loss.backward()
         return loss.item()
 

@@ -32,6 +32,7 @@ RECIPE = plans.boosting(maxIter=3, maxDepth=4, maxBins=16, stepSize=0.5, subsamp
 SHORT = plans.changed(RECIPE, maxIter=2, maxDepth=3)
 # Its histograms do not fit into the rows that there are in the beginning.
 BY_LEAF = plans.changed(RECIPE, growth="leaf", maxLeaves=48, maxDepth=30, minChildWeight=0.1)
+DART = plans.changed(RECIPE, maxIter=4, boostingType="dart", dropRate=0.6, skipDrop=0.0)
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:

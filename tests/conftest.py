@@ -147,24 +147,25 @@ class SharedFleet:
     Attributes:
         folder: of the test that runs.
         next: the test that runs after it.
+        context: the running one, of this process's only shared fleet.
     """
 
-    folder = next = None
+    folder = next = context = None
 
     def __init__(self, start):
         self._start = start
         self._ending = ExitStack()
-        self._servers = self._context = None
+        self._servers = None
 
     def of(self, servers):
         """Return a running context with so many servers."""
         from ps2 import PS2Context
 
-        if servers != self._servers or PS2Context._active is not self._context:
+        if servers != self._servers or PS2Context._active is not SharedFleet.context:
             self.end()
-            self._context = self._ending.enter_context(self._start(servers))
+            SharedFleet.context = self._ending.enter_context(self._start(servers))
             self._servers = servers
-        return self._context
+        return SharedFleet.context
 
     def leave(self):
         """Stop it, unless the next test wants the same; a test of another folder wants another."""
@@ -173,8 +174,17 @@ class SharedFleet:
 
     def end(self):
         """Stop it; nothing of it may be left."""
-        self._servers = self._context = None
+        self._servers = SharedFleet.context = None
         self._ending.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_context_stays():
+    """Fail if a module's fits started a context of their own: the next module's would be refused."""
+    from ps2 import PS2Context
+
+    yield
+    assert PS2Context._active in (None, SharedFleet.context), "a context still runs: the module's fits need ``ps``"
 
 
 @pytest.fixture(scope="session")
@@ -247,6 +257,15 @@ def statuses(ps):
     control = ServerControl(transport)
     yield lambda: [control.status(address) for address in ps.servers]
     transport.close()
+
+
+@pytest.fixture
+def matrices(statuses):
+    """``matrices()``: ids of the matrices on any server.
+
+    What is on the servers before may go meanwhile: models that earlier tests dropped. So compare by ``<=``.
+    """
+    return lambda: {matrix.matrix for status in statuses() for matrix in status.matrices}
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def replayed(
     rows = pack_chunk(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     descents = []
     for rank in range(workers):
-        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.weight_scale)
+        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling)
         begin, end = layout.user_bounds(rank)[[0, -1]]
         descents.append(BlockDescent(grid, sgd_plan, rank, users[begin:end]))
     losses = []

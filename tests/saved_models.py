@@ -49,6 +49,10 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "OnlineFM": {"categoricalCols": ["user", "item"], "factorSize": 2, "maxIter": 1},
     "DeepFM": DEEP,
     "WideAndDeep": {**DEEP, "crosses": ["user:item"]},
+    "DCNv2": {**DEEP, "crossLayers": 2},
+    "XDeepFM": {**DEEP, "cinLayers": [3, 2]},
+    "AutoInt": {**DEEP, "interactingLayers": 2, "headSize": 2},
+    "DIN": {**DEEP, "historyCols": {"words": "item"}, "attentionLayers": [3]},
     "TwoTower": {**DEEP, "userCols": ["user"]},
 }
 PREDICTORS = {"WordScoring": WordPredictor, "FeatureScoring": FeaturePredictor}

@@ -348,6 +348,7 @@ TREES = {
     "softmax": (boosting.SHORT, boosting.SOFTMAX, False),
     "absolute": (boosting.SHORT, boosting.MEDIAN, False),
     "custom": (boosting.SHORT, CUSTOM, False),
+    "dart": (boosting.DART, boosting.PROBLEM, True),
 }
 FOREST = plans.forest("gini", classes=2, rows=300, numTrees=3, maxDepth=6, maxBins=16, node_features=6)
 

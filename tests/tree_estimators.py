@@ -61,6 +61,7 @@ def fit(
     with ExitStack() as patches, training_context(servers, memory_limit_bytes) as ps:
         for owner, name, value in (
             (estimator, "_check_frame", lambda rows: None),
+            (estimator, "_one_job", lambda plan, rows: None),
             (estimator, "_survey_and_deal", lambda rows: (replace(result(), validation_sets=validation_sets), dealt)),
             (estimator, "_train_in_context", lambda table, steps, train: train(ps, lambda report: None)),
             (boosted, "label_sums", _label_sums),

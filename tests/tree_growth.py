@@ -12,6 +12,7 @@ from ps2.algorithms.trees import growing_kernels, ops
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.problem import BoostingPlan
+from ps2.algorithms.trees.row_blocks import build_histograms
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
@@ -47,20 +48,22 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
     growing = BoostedGrowth(recipe, rows.bins, scales, totals, number)
     m = np.zeros((growing.num_rows, int(rows.bins.first_columns[-1]) * 2), np.int64)
     m[LAYOUT] = layout_row(rows.bins, getattr(rows, "absent", None), 2, recipe.monotone)
-    histograms, margins = Histograms(rows, 2), np.zeros(len(pairs))
-    added = [(ROOT, rows_of_nodes.rows_of(0))]
+    histograms, margins = Histograms(rows.bins, 2), np.zeros(len(pairs))
+    added = {0: ROOT}
     clocks = parted = counted = 0
     while not growing.is_over:
-        for row, order in added:
-            bins, sums = histograms.of(order, pairs)
-            m.reshape(len(m), -1, 2)[row, slice(None) if bins is None else bins] += sums
-            counted += len(order)
+        built = build_histograms(histograms, rows_of_nodes, list(added), pairs)
+        for (node, row), histogram in zip(added.items(), built, strict=True):
+            if histogram is not None:
+                bins, sums = histogram
+                m.reshape(len(m), -1, 2)[row, slice(None) if bins is None else bins] += sums
+            counted += len(rows_of_nodes.rows_of(node))
         moves = growing.advance(_found(growing, m) if growing.open else None)
         m = np.vstack([m, np.zeros((growing.num_rows - len(m), m.shape[1]), np.int64)])
         m[growing.clear] = 0
         rows_of_nodes.partition(moves.splits)
         rows_of_nodes.add_leaf_values(moves.nodes, margins)
-        added = [(message[messages.ROW], rows_of_nodes.rows_of(message[messages.NODE])) for message in moves.opened]
+        added = {message[messages.NODE]: message[messages.ROW] for message in moves.opened}
         clocks, parted = clocks + 1, parted + len(moves.splits)
     tree = growing.tree
     tree.count[:] = rows_of_nodes.counts(moves.nodes)

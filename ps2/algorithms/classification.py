@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 from ps2.algorithms.public_names import exports
 
 if TYPE_CHECKING:
+    from ps2.algorithms.deep.estimator import DIN as DIN
+    from ps2.algorithms.deep.estimator import AutoInt as AutoInt
+    from ps2.algorithms.deep.estimator import AutoIntModel as AutoIntModel
+    from ps2.algorithms.deep.estimator import DCNv2 as DCNv2
+    from ps2.algorithms.deep.estimator import DCNv2Model as DCNv2Model
     from ps2.algorithms.deep.estimator import DeepFM as DeepFM
     from ps2.algorithms.deep.estimator import DeepFMModel as DeepFMModel
+    from ps2.algorithms.deep.estimator import DINModel as DINModel
     from ps2.algorithms.deep.estimator import WideAndDeep as WideAndDeep
     from ps2.algorithms.deep.estimator import WideAndDeepModel as WideAndDeepModel
+    from ps2.algorithms.deep.estimator import XDeepFM as XDeepFM
+    from ps2.algorithms.deep.estimator import XDeepFMModel as XDeepFMModel
     from ps2.algorithms.linear.estimator import FMClassifier as FMClassifier
     from ps2.algorithms.linear.estimator import LinearSVC as LinearSVC
     from ps2.algorithms.linear.estimator import LogisticRegression as LogisticRegression

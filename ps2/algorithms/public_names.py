@@ -24,7 +24,10 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "trees.model": ("GBTModel",),
     },
     "classification": {
-        "deep.estimator": ("DeepFM", "DeepFMModel", "WideAndDeep", "WideAndDeepModel"),
+        "deep.estimator": (
+            *("AutoInt", "AutoIntModel", "DCNv2", "DCNv2Model", "DIN", "DINModel", "DeepFM", "DeepFMModel"),
+            *("WideAndDeep", "WideAndDeepModel", "XDeepFM", "XDeepFMModel"),
+        ),
         "linear.estimator": ("FMClassifier", "LinearSVC", "LogisticRegression"),
         "linear.models": ("FMClassificationModel", "LinearSVCModel", "LogisticRegressionModel"),
         "online.estimator": (

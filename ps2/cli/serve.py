@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from ps2.config import join_address, split_listen
 from ps2.errors import ConfigError
 from ps2.logs import JSON, JsonLog, log_format
 
+if TYPE_CHECKING:
+    from ps2.serving.recommending import IndexName
+
 DEFAULT_LISTEN = "127.0.0.1:8501"
 # Proxies keep idle connections for 60 s, and answer 502 if the server closes a connection before.
 KEEP_ALIVE_S = 75
@@ -19,6 +23,7 @@ EPILOG = """\b
 Examples:
   ps2 serve --model /models/clicks
   curl -s localhost:8501/score -d '{"rows": [{"user": "u17", "item": "i4"}]}'
+  curl -s localhost:8501/recommend -d '{"users": ["u17"], "k": 10, "exclude": [["i4"]]}'
   ps2 serve --model s3://models/clicks --listen 0.0.0.0:8501 --token-file serve.token --refresh 60
   curl -s -H "Authorization: Bearer $(cat serve.token)" host:8501/metrics
 
@@ -57,6 +62,13 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
     help="Interval of checks for a newer export.",
 )
 @click.option(
+    "--index",
+    type=click.Choice(["exact", "approximate"]),
+    default="exact",
+    show_default=True,
+    help="How /recommend finds the best items; approximate is faster with many items, and needs the extra ann.",
+)
+@click.option(
     "--keep-alive",
     type=click.IntRange(1),
     default=KEEP_ALIVE_S,
@@ -72,12 +84,13 @@ def serve(
     listen: str,
     token_file: str | None,
     refresh: float,
+    index: IndexName,
     keep_alive: int,
     cache_dir: str | None,
     tls_cert: str | None,
     tls_key: str | None,
 ) -> None:
-    """Answer requests for scores of an exported model over HTTP, without Spark and servers."""
+    """Answer requests for scores and recommendations of an exported model over HTTP, without Spark and servers."""
     # Each request has its own thread, and scoring a few rows is too little work for several threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ps2.serving import http
@@ -90,7 +103,10 @@ def serve(
     certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     host, ports = split_listen(listen, "--listen")
     tokens = None if token_file is None else http.TokenFile(token_file)
-    with http.listen(host, ports, tokens) as listener, Scorer(model, refreshS=refresh, cacheDir=cache_dir) as scorer:
+    with (
+        http.listen(host, ports, tokens) as listener,
+        Scorer(model, refreshS=refresh, cacheDir=cache_dir, index=index) as scorer,
+    ):
         # The HTTP server ends after these signals, and then raises them again for the earlier handlers.
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, lambda *_: None)

@@ -74,6 +74,7 @@ class EmbeddingTable:
         clock: Clock = "wall",
         wire: Wire | None = None,
         partitionsPerServer: int = 1,
+        withCopy: bool = False,
         name: str | None = None,
     ) -> None:
         """Create a table on the fleet of the active PS2Context.
@@ -98,6 +99,7 @@ class EmbeddingTable:
                 Until a key is admitted, its steps are dropped, and pulls return its initial weights.
             wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.
             partitionsPerServer: number of partitions on each server.
+            withCopy: whether a key's block has room for a copy of its values (``storeCopy``), which doubles its memory.
             name: the name by which ``ps.vector(name)`` finds the table's matrix; a named table stays until ``free()``.
 
         Raises:
@@ -114,7 +116,7 @@ class EmbeddingTable:
         settings = TableSettings(steps, num_possible_keys(keys), hashBits, zeroColumns, wire)
         first = DCV.sparse(
             settings.matrix_dim,
-            steps.block,
+            steps.block * (2 if withCopy else 1),
             layout="column",
             partitionsPerServer=partitionsPerServer,
             name=name,
@@ -150,8 +152,9 @@ class EmbeddingTable:
         """
         table = cls.__new__(cls)
         handle = matrix if isinstance(matrix, DCVMatrix) else DCVMatrix.existing(matrix)
-        expected = settings.optimizer.block, settings.matrix_dim, np.dtype(np.float32)
-        if (*handle.shape, handle.dtype) != expected:
+        block = settings.optimizer.block
+        expected = block, settings.matrix_dim, np.dtype(np.float32)
+        if (*handle.shape, handle.dtype) not in (expected, (2 * block, *expected[1:])):
             raise ConfigError(f"matrix: expected (rows, dim, dtype) {expected}, got {(*handle.shape, handle.dtype)}")
         table._initialize(handle, settings)
         return table
@@ -160,6 +163,11 @@ class EmbeddingTable:
     def k(self) -> int:
         """Number of weights of a key."""
         return self.settings.k
+
+    @property
+    def withCopy(self) -> bool:
+        """Whether the blocks have room for a copy; see ``storeCopy``."""
+        return self._matrix.rows > self.settings.optimizer.block
 
     @property
     def optimizer(self) -> str:
@@ -217,6 +225,11 @@ class EmbeddingTable:
             ShapeError: ``keys`` is not one-dimensional.
         """
         return self._pull(self._distinct(keys), are_distinct=True)
+
+    def pullBlocks(self, keys: Int64s) -> Any:
+        """Read weights and their optimizer's state, float32 of shape (n, block), of keys as in ``pullDistinct``."""
+        grouped = self._recent.group(self._matrix, self.settings, self._distinct(keys), are_distinct=True)
+        return self._submit(grouped.pull(self.settings.optimizer.block))
 
     def prefetch(self, keys: Any) -> EmbeddingTable:
         """Begin to read the weights of keys in the background. The next pull of the same keys returns these weights.
@@ -301,6 +314,20 @@ class EmbeddingTable:
     def keyStatus(self) -> KeyStatus:
         """Return the counts of active, waiting, admitted, expired and evicted keys, and the table's time."""
         return self._matrix.keyStatus()
+
+    def storeCopy(self) -> EmbeddingTable:
+        """Copy all weights and the optimizer's state, over an earlier copy; UsageError: there is no ``withCopy``."""
+        return self._copy(0, self.settings.optimizer.block)
+
+    def restoreCopy(self) -> EmbeddingTable:
+        """Set all keys to the values that ``storeCopy`` copied; newer keys get zeros. Raises like it."""
+        return self._copy(self.settings.optimizer.block, 0)
+
+    def _copy(self, source: int, target: int) -> EmbeddingTable:
+        if not self.withCopy:
+            raise UsageError(f"{self!r} has no room for a copy: make it with withCopy=True")
+        self._matrix.apply("embedding_copy", source=source, target=target, count=self.settings.optimizer.block)
+        return self
 
     # -- the table as a whole --------------------------------------------------------------------------------------
 

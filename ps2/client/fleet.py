@@ -3,6 +3,9 @@
 Garbage collection may run anywhere in the user's code. Python ignores exceptions that are raised in a weakref
 callback, including those of a signal handler that runs there: Ctrl-C would have no effect, and the rows would leak.
 The callback is therefore a C function (``deque.append``), in which no signal handler runs.
+
+A pickled copy of a handle may be anywhere, so pickling ends the ownership of its rows. Only a loan does not: it tells
+when the plan that contains the copy is gone (``lending``).
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ import contextlib
 import hashlib
 import hmac
 import json
+import threading
 import weakref
 from base64 import urlsafe_b64encode
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ps2.certificates import Pems
 from ps2.config import RetryConfig
@@ -118,15 +122,69 @@ def unseal(text: str) -> Access:
     return Access(**(content | {"tls": Pems(**content["tls"]) if content["tls"] is not None else None}))
 
 
+class Loan(NamedTuple):
+    """The lifetime of the pickled copies in one plan of Spark.
+
+    Attributes:
+        token: an object that each copy contains.
+        is_over: returns whether the plan is gone; must not refer to the token.
+    """
+
+    token: Any
+    is_over: Callable[[], bool]
+
+
+class _Lending(threading.local):
+    """The state of ``lending`` in this thread."""
+
+    make: Callable[[], Loan | None] | None = None
+    loan: Loan | None = None
+
+
+_lending = _Lending()
+
+
+@contextlib.contextmanager
+def lending(make: Callable[[], Loan | None]) -> Iterator[None]:
+    """Let the handles that this thread pickles in the block own their rows until their plan is gone, too.
+
+    ``make`` makes the loan, when the first handle is pickled; if it returns None, pickling ends the ownership.
+    """
+    earlier, _lending.make, _lending.loan = _lending.make, make, None
+    try:
+        yield
+    finally:
+        _lending.make, _lending.loan = earlier, None
+
+
+def current_loan() -> Loan | None:
+    """Return the loan of the innermost ``lending``; None: there is none."""
+    if _lending.loan is None and _lending.make is not None:
+        _lending.loan = _lending.make()
+    return _lending.loan
+
+
 class Owner(weakref.ref[Any]):
     """A weak reference to a handle, with the rows to free when the handle is garbage-collected."""
 
-    __slots__ = ("_owners", "holder", "matrix", "rows")
+    __slots__ = ("_loans", "_owners", "holder", "matrix", "rows")
 
     matrix: int
     rows: Sequence[int]
     holder: str  # the task attempt or session to which the master has allocated the rows
     _owners: dict[int, Owner]
+    _loans: deque[Callable[[], bool]]
+
+    def lend(self, is_over: Callable[[], bool]) -> None:
+        """Keep the rows also until ``is_over()``."""
+        self.is_on_loan()
+        self._loans.append(is_over)
+
+    def is_on_loan(self) -> bool:
+        """Return whether a pickled copy of the handle may still be used."""
+        while self._loans and self._loans[0]():
+            self._loans.popleft()
+        return bool(self._loans)
 
     def detach(self) -> None:
         """Keep the rows when the handle is garbage-collected."""
@@ -144,13 +202,17 @@ class Owners:
         """Free ``rows``, a list that may still grow, when the handle is garbage-collected."""
         owner = Owner(handle, self._collected.append)
         owner.matrix, owner.rows, owner.holder, owner._owners = matrix, rows, holder, self._owners
+        owner._loans = deque()
         self._owners[id(owner)] = owner
         return owner
 
     def pop_collected(self) -> Iterator[Owner]:
-        """Yield each owner of a garbage-collected handle, once."""
-        with contextlib.suppress(IndexError):  # the queue is empty, or another thread has just emptied it
-            while True:
+        """Yield each owner of a garbage-collected handle, once, when no copy is on loan."""
+        with contextlib.suppress(IndexError):  # another thread has just emptied the queue
+            for _ in range(len(self._collected)):
                 owner = self._collected.popleft()
+                if owner.is_on_loan():
+                    self._collected.append(owner)
+                    continue
                 owner.detach()
                 yield owner

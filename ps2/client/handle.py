@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ps2.client.batch import STATE, keep_alive, submit, submit_later
-from ps2.client.fleet import FleetRef, Owner
+from ps2.client.fleet import FleetRef, Owner, current_loan
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
 from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
@@ -116,6 +116,14 @@ class KeyCalls:
             self._owner.detach()
             self._owner = None
 
+    def _lend(self) -> Any:
+        """Return the token of the current loan, for a copy of this handle; without a loan, keep the rows for ever."""
+        if self._owner is not None and (loan := current_loan()) is not None:
+            self._owner.lend(loan.is_over)
+            return loan.token
+        self._disown()
+        return None
+
 
 MAX_NAME = 255
 
@@ -125,7 +133,8 @@ H = TypeVar("H", bound="Handle")
 class Handle(KeyCalls):
     """One row of a matrix on the fleet. ``DCV`` adds the computations.
 
-    ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name.
+    ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name. A copy that
+    a model's ``transform`` pickles does not count once Spark's plan of its DataFrame is gone (``lending``).
     """
 
     def __init__(self, fleet: FleetRef, matrix: int, row: int, spec: MatrixSpec, route: Route) -> None:
@@ -220,9 +229,10 @@ class Handle(KeyCalls):
     def __getstate__(self) -> dict[str, Any]:
         # A copy may exist in tasks or on disk, so this process no longer knows when the row has no handle.
         self._check_usable()
-        self._disown()
+        token = self._lend()
         session_of(self._fleet)  # a stopped context raises here instead of in every task
-        return {**self.__dict__, "_owner": None, "_as_target": None, "_copy": uuid.uuid4().hex[:12]}
+        copy = {"_owner": None, "_loan": token, "_as_target": None, "_copy": uuid.uuid4().hex[:12]}
+        return {**self.__dict__, **copy}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         record_unpickled(state["_copy"], state["_fleet"])

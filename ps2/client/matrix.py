@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -384,8 +385,8 @@ class DCVMatrix(KeyCalls):
         self._first._freed = True
 
     def __getstate__(self) -> dict[str, Any]:
-        self._disown()
-        return {**self.__dict__, "_spare": []}  # two tasks would use the same spare rows
+        # Without spare rows, because two tasks would use the same ones.
+        return {**self.__dict__, "_loan": self._lend(), "_owner": None, "_spare": []}
 
     @property
     def _session(self) -> Session:
@@ -419,3 +420,28 @@ class DCVMatrix(KeyCalls):
         """Return the ids of ``count`` rows that only this handle uses. They are freed with the handle."""
         self._spare += derive_all(self._first, max(count - len(self._spare), 0))
         return np.array([vector._row for vector in self._spare[:count]])
+
+
+def own(matrix: DCVMatrix) -> None:
+    """Free all rows of a new matrix when its handle is garbage-collected, although the matrix has a name."""
+    session = matrix._session
+    matrix._owner = session.owners.add(matrix, matrix.number, list(range(matrix.rows)), session.holder)
+
+
+def disown(matrix: DCVMatrix) -> None:
+    """Keep the rows when the handle is garbage-collected."""
+    matrix._disown()
+    matrix._first._disown()
+
+
+@contextmanager
+def owning(matrices: Iterable[DCVMatrix]) -> Iterator[None]:
+    """Let handles own their rows after the block as before, although tasks that end with the block have copies."""
+    handles = [(matrix, handle) for matrix in matrices for handle in (matrix, matrix._first)]
+    owners = [(matrix, handle, handle._owner, handle._session) for matrix, handle in handles if handle._owner]
+    try:
+        yield
+    finally:
+        for matrix, handle, owner, session in owners:
+            if handle._owner is None and not matrix._first._freed:
+                handle._owner = session.owners.add(handle, owner.matrix, owner.rows, owner.holder)

@@ -10,9 +10,10 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from ps2.errors import SpillError, UsageError
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 # Arrays begin at multiples of this number of bytes, a cache line.
 ALIGNMENT = 64
@@ -75,7 +77,7 @@ class BlockFile:
         """Append a block; raise SpillError, with the needed and the free bytes, if the disk is full or fails."""
         slices, size = {}, 0
         for name, array in arrays.items():
-            size = _round_up(size, ALIGNMENT)
+            size = _round_up(size, ALIGNMENT) if len(array) else size  # the file ends with the last element
             slices[name] = ArraySlice(size, array.dtype, len(array))
             size += array.nbytes
         block = BlockSlice(self.size, size, slices)
@@ -170,6 +172,19 @@ class FileArray:
 
 # An array in memory, or in a file.
 StoredArray = Array | FileArray
+
+
+def read_ahead(reads: Sequence[Callable[[], T]]) -> Iterator[T]:
+    """Yield the results of functions that read blocks; while the caller uses one, a thread reads the next one."""
+    if not reads:
+        return
+    with ThreadPoolExecutor(1, "ps2-rows") as reader:
+        future = reader.submit(reads[0])
+        for read in reads[1:]:
+            block, future = future.result(), reader.submit(read)
+            yield block
+            del block  # free the block before the next one is returned
+        yield future.result()
 
 
 def read_pages(array: Array) -> None:

@@ -14,6 +14,7 @@ from ps2.data.columns import find_row, is_list, list_lengths, named_column, numb
 from ps2.data.hashing_kernels import keys_of_crosses, keys_of_integers, keys_of_texts, write_pairs
 from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
+from ps2.data.time_parts import with_parts
 from ps2.errors import InputError
 from ps2.ops.distinct import find_distinct
 from ps2.ops.guards import readable
@@ -69,7 +70,7 @@ class _Batch:
         if not isinstance(batch, pa.RecordBatch):
             raise InputError(f"expected a pyarrow.RecordBatch, got {type(batch).__name__}")
         self._hasher = hasher
-        self.batch = batch
+        self.batch = with_parts(hasher.time_parts, batch, hasher.time_zone) if hasher.time_parts else batch
         self._before = before
         self._one_per_row: dict[str, tuple[Int64s, Mask | None]] = {}  # the results of ``_keys_per_row``
 

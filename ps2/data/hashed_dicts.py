@@ -13,6 +13,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 
 from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
+from ps2.data.time_parts import EXPECTED, TimePart, part_of_row
 from ps2.errors import InputError
 
 # The smallest number that rounds to infinity in float32.
@@ -73,6 +74,15 @@ class _Row:
         self._hasher = hasher
         self._row = row
         self._index = index
+        if hasher.time_parts:
+            self._row = {**row, **{name: self._time_part(name, part) for name, part in hasher.time_parts.items()}}
+
+    def _time_part(self, name: str, part: TimePart) -> int | None:
+        try:
+            return part_of_row(part, self._value, self._hasher.time_zone)
+        except (ValueError, OverflowError):
+            column = ", ".join(part.columns)
+            self._fail(column, f"{EXPECTED}, for {name}", [self._row[column] for column in part.columns])
 
     def pairs(self, field: Field) -> tuple[list[int], list[float]]:
         """Return the keys and the values of a field; empty lists if the row has no value."""

@@ -30,6 +30,7 @@ class FieldHasher(KeyFields):
     Attributes:
         fields: one or more different fields.
         seed: the seed of the hash, in [0, 2**64).
+        time_zone: the time zone of columns such as "hour(t)", which are computed from times (``ps2.data.time_parts``).
 
     Raises:
         ConfigError: the fields or the seed are invalid.
@@ -80,7 +81,8 @@ class FieldHasher(KeyFields):
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data from which ``from_json`` makes an equal hasher. Exports of models contain these data."""
-        return {"seed": self.seed, "fields": [field.to_json() for field in self.fields]}
+        zone = {"timeZone": self.time_zone} if self.time_parts else {}
+        return {"seed": self.seed, **zone, "fields": [field.to_json() for field in self.fields]}
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> FieldHasher:
@@ -91,4 +93,6 @@ class FieldHasher(KeyFields):
         """
         if not isinstance(content, Mapping) or not {"seed", "fields"} <= set(content):
             raise ConfigError(f"hasher: expected seed and fields, got {content!r}")
-        return FieldHasher(tuple(map(Field.from_json, content["fields"])), content["seed"])
+        return FieldHasher(
+            tuple(map(Field.from_json, content["fields"])), content["seed"], content.get("timeZone", "UTC")
+        )

@@ -211,6 +211,12 @@ class Names(Sequence[Any]):
         names: list[Any] = self.values.take(pa.array(np.asarray(positions, np.int64))).to_pylist()
         return names
 
+    def order(self) -> Int64s:
+        """Return the positions of the names in ascending order: integers by value, strings by their UTF-8 bytes."""
+        if self.are_integers:
+            return np.argsort(self.values.to_numpy(), kind="stable")
+        return np.asarray(pc.sort_indices(self.values)).astype(np.int64)
+
     def _find(self, name: object) -> int | None:
         """Return the position of a name; None if it is unknown."""
         if self.are_integers:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
+from ps2.data.time_parts import TimePart, time_part, time_zone
 from ps2.errors import ConfigError
 from ps2.number_checks import is_whole
 
@@ -42,6 +43,8 @@ class Field:
         bounds: the bounds of buckets: bucket i has the numbers in [bounds[i - 1], bounds[i]).
         base: the base of logarithmic buckets; None for other fields.
         width: for keys, the number of keys in each row; None: any number.
+        shared: for categories, another column of categories with whose keys this one shares: equal values have equal
+            keys. None: the keys are the column's own.
     """
 
     kind: Kind
@@ -49,11 +52,15 @@ class Field:
     bounds: tuple[float, ...] = ()
     base: float | None = None
     width: int | None = None
+    shared: str | None = None
 
     @staticmethod
-    def categorical(column: str) -> Field:
-        """Make a key, with value 1, of each string, integer or boolean; of each element if the column has lists."""
-        return Field("categorical", (column,))
+    def categorical(column: str, shared: str | None = None) -> Field:
+        """Make a key, with value 1, of each string, integer or boolean; of each element if the column has lists.
+
+        ``shared`` names another column of categories, whose equal values have the same keys.
+        """
+        return Field("categorical", (column,), shared=shared)
 
     @staticmethod
     def numeric(column: str) -> Field:
@@ -145,7 +152,7 @@ class Field:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data from which ``from_json`` makes an equal field."""
-        optional = {"bounds": list(self.bounds), "base": self.base, "width": self.width}
+        optional = {"bounds": list(self.bounds), "base": self.base, "width": self.width, "shared": self.shared}
         return {"kind": self.kind, "columns": list(self.columns)} | {k: v for k, v in optional.items() if v}
 
     @staticmethod
@@ -153,17 +160,22 @@ class Field:
         """Return the field that ``to_json`` described; raise ConfigError if the data are invalid."""
         try:
             bounds = tuple(map(float, content.get("bounds", ())))
-            return Field(content["kind"], tuple(content["columns"]), bounds, content.get("base"), content.get("width"))
+            optional = (content.get(name) for name in ("base", "width", "shared"))
+            return Field(content["kind"], tuple(content["columns"]), bounds, *optional)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"field: expected kind, columns, bounds, base and width, got {content!r}") from error
 
 
 @dataclass(frozen=True)
 class KeyFields:
-    """Different fields, the seed of their keys in [0, 2**64), and the values that hashing derives from them."""
+    """Different fields, the seed of their keys in [0, 2**64), and the values that hashing derives from them.
+
+    ``time_zone`` is that of the parts of times among the fields' columns, such as hour(t).
+    """
 
     fields: tuple[Field, ...]
     seed: int = 0
+    time_zone: str = "UTC"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
@@ -183,6 +195,8 @@ class KeyFields:
         for field in self.fields:
             if field.kind == "cross":
                 self._check_cross(field)
+        if self.time_parts:
+            time_zone(self.time_zone)
 
     def _check_cross(self, cross: Field) -> None:
         kinds = {(field.columns[0], field.kind) for field in self.fields if field.kind != "cross"}
@@ -196,7 +210,15 @@ class KeyFields:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that rows must have, without duplicates."""
-        return tuple(dict.fromkeys(column for field in self.fields for column in field.columns))
+        names = dict.fromkeys(column for field in self.fields for column in field.columns)
+        parts = self.time_parts
+        return tuple(dict.fromkeys(c for name in names for c in (parts[name].columns if name in parts else (name,))))
+
+    @cached_property
+    def time_parts(self) -> dict[str, TimePart]:
+        """The parts of times among the fields' columns, by name; ``columns`` has the columns of the times instead."""
+        names = dict.fromkeys(column for field in self.fields for column in field.columns)
+        return {name: part for name in names if (part := time_part(name)) is not None}
 
     @property
     def field_count(self) -> int:
@@ -212,8 +234,9 @@ class KeyFields:
     @cached_property
     def seeds(self) -> dict[str, int]:
         """The seed of each hashed name, including columns that only crosses use."""
-        names = {field.hashed_name for field in self.fields} | {Field.categorical(c).hashed_name for c in self.columns}
-        return {name: xxhash.xxh3_64_intdigest(name.encode(), self.seed) for name in names}
+        names = {column: column for field in self.fields for column in field.columns}  # as categories
+        names |= {field.hashed_name: field.shared or field.hashed_name for field in self.fields}
+        return {name: xxhash.xxh3_64_intdigest(text.encode(), self.seed) for name, text in names.items()}
 
     @cached_property
     def parts(self) -> dict[str, Field]:
@@ -249,7 +272,7 @@ class KeyFields:
         return int(xxhash.xxh3_64_intdigest(text.encode(), self.seeds[field.hashed_name])) >> 1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"fields": self.fields, "seed": self.seed}
+        return {"fields": self.fields, "seed": self.seed, "time_zone": self.time_zone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

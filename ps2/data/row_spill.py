@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.data.block_file import BlockFile
-from ps2.data.rows import Float, RowParts, Rows, are_dense, checked_dtype
+from ps2.data.rows import ROW_FIELDS, Float, RowParts, Rows, checked_dtype
 from ps2.data.spilled_rows import KeptRows, RowBlock, RowFile, SpilledRows
 from ps2.data.spilling import Spill, local_folders, worker_folder
 from ps2.data.used_columns import UsedColumns
@@ -101,9 +101,14 @@ class RowSpill:
         """The rows in the file; None: all rows are in memory."""
         return None if self._file is None else Spilled(self._file.size, self._file.folder)
 
+    def new_file(self) -> BlockFile:
+        """Return an empty file on the worker's disk; SpillError: that fails."""
+        self.uses_file = True
+        return BlockFile(worker_folder(self._rank, local_folders()))
+
     def _open_file(self) -> BlockFile:
         if self._file is None:
-            self._file = BlockFile(worker_folder(self._rank, local_folders()))
+            self._file = self.new_file()
         return self._file
 
     def _append(self, rows: Rows, part: int) -> None:
@@ -113,20 +118,12 @@ class RowSpill:
         if self._used is None:
             self._used = UsedColumns(size)
         for block in self._cut(rows):
-            indptr, columns, values = block.x.indptr, block.x.indices, block.x.data
-            is_dense = are_dense(columns, *block.x.shape)
-            arrays = {"values": values}
-            if is_dense:
+            stored = RowBlock.write(file, self._rows[part], block)
+            if stored.is_dense:
                 self._is_any_dense = True
             else:
-                columns = columns.astype(np.int32, copy=False)
-                self._used.add(columns)
-                arrays |= {"indptr": indptr.astype(np.int32, copy=False), "columns": columns}
-            if block.y is not None:
-                arrays["y"] = block.y
-            if block.weights is not None:
-                arrays["weights"] = block.weights
-            self._blocks[part].append(RowBlock(self._rows[part], len(block), is_dense, file.append(arrays)))
+                self._used.add(block.x.indices.astype(np.int32, copy=False))
+            self._blocks[part].append(stored)
             self._rows[part] += len(block)
 
     def _cut(self, rows: Rows) -> Iterator[Rows]:
@@ -151,12 +148,8 @@ class RowSpill:
 
 def _select(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
     """Return the rows with these row numbers, with all columns."""
-    return replace(
-        rows,
-        x=rows.x[numbers],
-        y=None if rows.y is None else rows.y[numbers],
-        weights=None if rows.weights is None else rows.weights[numbers],
-    )
+    fields = (getattr(rows, name) for name in ROW_FIELDS)
+    return Rows(rows.x[numbers], *(None if field is None else field[numbers] for field in fields))
 
 
 def keep_batches(

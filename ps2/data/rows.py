@@ -39,6 +39,8 @@ Float = Literal["float32", "float64"]
 # If the range of the columns is at most this many times the number of entries, a bitmap of the columns is faster than
 # sorting the entries.
 SPAN_PER_ENTRY = 256
+# The arrays of rows that have an element for each row.
+ROW_FIELDS = ("y", "weights", "margins", "groups", "sets")
 # ``are_dense`` compares this many rows at a time.
 DENSE_BLOCK = 1 << 14
 
@@ -51,11 +53,15 @@ class Rows:
         x: scipy csr_array of float32 or float64, shape (n, columns); it may have explicit zeros.
         y: labels, float64, shape (n,); None if there are none.
         weights: non-negative sample weights, float64, shape (n,); None: all weights are equal.
+        margins, groups, sets: see ``LocalRows``.
     """
 
     x: sp.csr_array
     y: Float64s | None = None
     weights: Float64s | None = None
+    margins: Float64s | None = None
+    groups: Int64s | None = None
+    sets: npt.NDArray[np.int8] | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -140,14 +146,14 @@ class Rows:
         columns = self.x.indices
         if are_dense(columns, *self.x.shape):
             # All columns are used, as in most tables of numbers, so each column keeps its number.
-            return LocalRows(np.arange(self.x.shape[1]), self.x, self.y, self.weights)
+            return LocalRows(np.arange(self.x.shape[1]), self.x, *(getattr(self, name) for name in ROW_FIELDS))
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.x.shape[1]:
             raise OutOfRangeError(
                 f"x: expected columns in [0, {self.x.shape[1]}), got {columns.min()} to {columns.max()}"
             )
         keys, inverse = number_columns(columns)
         x = sparse_matrix(self.x.data, inverse, self.x.indptr, len(keys))
-        return LocalRows(keys, x, self.y, self.weights)
+        return LocalRows(keys, x, *(getattr(self, name) for name in ROW_FIELDS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +209,7 @@ class LocalRows:
 
     def _row_fields(self, rows: Int64s) -> tuple[Any, ...]:
         """Return the labels, weights, margins, groups and sets of some rows."""
-        arrays = (self.y, self.weights, self.margins, self.groups, self.sets)
+        arrays = (getattr(self, name) for name in ROW_FIELDS)
         return tuple(None if array is None else array[rows] for array in arrays)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.array_types import Int32s, Int64s
-from ps2.data.block_file import BlockFile, BlockSlice, FileArray, read_pages
-from ps2.data.rows import LocalRows, row_numbers, sample_rows
+from ps2.data.block_file import BlockFile, BlockSlice, FileArray, read_ahead, read_pages
+from ps2.data.rows import ROW_FIELDS, LocalRows, Rows, are_dense, row_numbers, sample_rows
 from ps2.data.sparse_rows import sparse_matrix
 from ps2.data.used_columns import ColumnNumbers, UsedColumns
 from ps2.errors import OutOfRangeError
@@ -29,6 +30,18 @@ class RowBlock:
     rows: int
     is_dense: bool
     location: BlockSlice
+
+    @staticmethod
+    def write(file: BlockFile, begin: int, rows: Rows | LocalRows) -> RowBlock:
+        """Append rows to a file; SpillError: the disk is full or fails."""
+        x, arrays = rows.x, {"values": rows.x.data}
+        is_dense = are_dense(x.indices, *x.shape)
+        if not is_dense:
+            indptr, columns = (array.astype(np.int32, copy=False) for array in (x.indptr, x.indices))
+            arrays |= {"indptr": indptr, "columns": columns}
+        fields = {name: getattr(rows, name) for name in ROW_FIELDS}
+        arrays |= {name: field for name, field in fields.items() if field is not None}
+        return RowBlock(begin, len(rows), is_dense, file.append(arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +83,7 @@ class RowFile:
         else:
             indptr, indices = arrays["indptr"], arrays["columns"]
         x = sp.csr_array((arrays["values"], indices, indptr), shape=(block.rows, columns))
-        rows = LocalRows(self.keys, x, arrays.get("y"), arrays.get("weights"))
+        rows = LocalRows(self.keys, x, *(arrays.get(name) for name in ROW_FIELDS))
         if positions is not None:
             return rows.gathered(positions)
         for array in arrays.values():
@@ -99,6 +112,12 @@ class SpilledRows:
         return self.stored.rows if self.numbers is None else len(self.numbers)
 
     @property
+    def num_values(self) -> int:
+        """The number of values that these rows store; of selected rows, approximately."""
+        stored = sum(block.location.arrays["values"].length for block in self.stored.blocks)
+        return stored * len(self) // max(1, self.stored.rows)
+
+    @property
     def nbytes(self) -> int:
         """Approximate size of these rows in the file, in bytes."""
         return self.stored.nbytes * len(self) // max(1, self.stored.rows)
@@ -116,15 +135,7 @@ class SpilledRows:
     def blocks(self) -> Iterator[LocalRows]:
         """Yield all rows in order, in blocks of some megabytes with all keys; a thread reads the next block."""
         parts = [(block, positions) for block, positions in self._selection() if positions is None or len(positions)]
-        if not parts:
-            return
-        with ThreadPoolExecutor(1, "ps2-rows") as reader:
-            future = reader.submit(self._read, *parts[0])
-            for block, positions in parts[1:]:
-                rows, future = future.result(), reader.submit(self._read, block, positions)
-                yield rows
-                del rows  # free the block before the next one is returned
-            yield future.result()
+        yield from read_ahead([partial(self._read, block, positions) for block, positions in parts])
 
     def new_array(self, length: int, dtype: npt.DTypeLike) -> FileArray:
         """Return an array of zeros in the rows' file, for values that belong to these rows.
@@ -193,7 +204,7 @@ class SpilledRows:
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         values, columns = (np.concatenate([getattr(x, name) for x in matrices]) for name in ("data", "indices"))
         matrix = sparse_matrix(values, columns, indptr, len(self.keys))
-        fields = (_concatenate([getattr(block, name) for block in blocks]) for name in ROW_FIELDS)
+        fields = (join_blocks([getattr(block, name) for block in blocks]) for name in ROW_FIELDS)
         return LocalRows(self.keys, matrix, *fields)
 
     def _with_used_keys(self) -> SpilledRows:
@@ -206,7 +217,6 @@ class SpilledRows:
 
 # A worker's rows: in memory, or in a file.
 KeptRows = LocalRows | SpilledRows
-ROW_FIELDS = ("y", "weights")
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +234,73 @@ class _Renumbering:
         )
 
 
-def _concatenate(arrays: list[Array | None]) -> Array | None:
+def join_blocks(arrays: Sequence[Array | None]) -> Array | None:
+    """Return an array of all rows from those of blocks of rows, of which some may be None; None: all are."""
     present = [array for array in arrays if array is not None]
     return np.concatenate(present) if present else None
+
+
+class RowArrays:
+    """Arrays with values of each row, filled block by block; those of rows in a file are mapped from this file.
+
+    Attributes:
+        arrays: by name, of shape (rows, ...).
+    """
+
+    def __init__(self, rows: KeptRows, compute: Callable[[LocalRows], Mapping[str, Array | None]]) -> None:
+        """Make no array yet; compute: returns the values of a block by name; None: the rows do not have them."""
+        self._rows, self._compute, self._end = rows, compute, 0
+        self.arrays: dict[str, Array] = {}
+
+    def add(self, block: LocalRows) -> None:
+        """Compute the values of the next block."""
+        part = slice(self._end, self._end + len(block))
+        self._end = part.stop
+        for name, values in self._compute(block).items():
+            if values is None:
+                continue
+            if isinstance(self._rows, LocalRows):
+                self.arrays[name] = values
+                continue
+            if name not in self.arrays:
+                self.arrays[name] = new_table(self._rows, (len(self._rows), *values.shape[1:]), values.dtype)
+            self.arrays[name][part] = values
+
+
+def row_arrays(rows: KeptRows, compute: Callable[[LocalRows], Mapping[str, Array | None]]) -> dict[str, Array]:
+    """Return the ``RowArrays`` of all rows, in one pass."""
+    result = RowArrays(rows, compute)
+    for block in rows.blocks():
+        result.add(block)
+    return result.arrays
+
+
+def row_fields(rows: KeptRows, *names: str) -> tuple[Array | None, ...]:
+    """Return fields of all rows, some of ``ROW_FIELDS``; None: the rows do not have the field."""
+    arrays = row_arrays(rows, lambda block: {name: getattr(block, name) for name in names})
+    return tuple(arrays.get(name) for name in names)
+
+
+def rewrite(rows: KeptRows, change: Callable[[LocalRows, slice], LocalRows]) -> KeptRows:
+    """Change rows and their columns; rows in a file go to a new file, block by block.
+
+    Args:
+        change: called with the rows of each block and the interval of their numbers; the keys it returns never differ.
+
+    Raises:
+        SpillError: the disk is full, or fails.
+    """
+    if isinstance(rows, LocalRows):
+        return change(rows, slice(0, len(rows)))
+    file, keys, blocks, begin = BlockFile(rows.stored.file.folder), rows.keys, list[RowBlock](), 0
+    for block in rows.blocks():
+        changed = change(block, slice(begin, begin + len(block)))
+        keys = changed.keys
+        blocks.append(RowBlock.write(file, begin, changed))
+        begin += len(block)
+    return SpilledRows(keys, RowFile.from_blocks(keys, file, tuple(blocks), rows.stored.limit_bytes))
+
+
+def new_table(rows: KeptRows, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return zeros for values of the rows: in memory, or mapped from the rows' file until they are freed."""
+    return rows.new_array(math.prod(shape), dtype)[:].reshape(shape)

@@ -21,13 +21,14 @@ from ps2.ops.guards import check_slots, readable
 from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.operands import SLOTS, along
 from ps2.ops.optimizers import Decay, NonNegative, Positive
-from ps2.ops.parallel import over_blocks
+from ps2.ops.parallel import assign, over_blocks
 from ps2.ops.prefetch import AHEAD, prefetch, prefetch_short
 from ps2.ops.steps import adam_column, shrink
 from ps2.ops.table import Array, Blocks, Range, Slots, Tiny, Values, op
 
 FLOAT32 = ("float32",)
 Width = Annotated[int, Range(at_least=1)]
+Begin = Annotated[int, Range(at_least=0)]
 # A table for ``ps2.ops.warm``, with enough rows for the state of every optimizer at k = 1.
 Table = Annotated[Blocks, Tiny(lambda dtype: np.ones((1, 5), dtype))]
 Gradients = Annotated[Values, along(SLOTS, "k")]
@@ -75,6 +76,13 @@ def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, alo
 def embedding_count(m: Blocks) -> float:
     """Return the number of blocks: of columns, or of the keys that a sparse matrix stores."""
     return float(len(m))
+
+
+@op(writes=("m",), dtypes=FLOAT32)
+def embedding_copy(m: Table, *, source: Begin, target: Begin, count: Width) -> None:
+    """In all blocks, copy ``count`` values from position ``source`` to ``target``; ShapeError: a block has fewer."""
+    _check_block(m, max(source, target) + count)
+    assign(m[:, target : target + count], m[:, source : source + count])
 
 
 @op(writes=("m",), dtypes=FLOAT32, creates=True)

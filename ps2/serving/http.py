@@ -8,8 +8,9 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ps2.config import LOOPBACK, is_loopback, read_token
 from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
 from ps2.listening import listening_socket
 from ps2.logs import JSON, log_format
+from ps2.number_checks import is_whole
 from ps2.serving.scorer import Scorer
 
 try:
@@ -57,8 +59,9 @@ CHUNK_VALUES = 1 << 14
 # Seconds between two checks of the token file for changes.
 TOKEN_CHECK_S = 1.0
 
-# A function from the list in a request to the fields of the answer by name: arrays and plain values.
-Answer = Callable[[Any], Mapping[str, Any]]
+# A function from the list in a request, and its other fields by name, to the fields of the answer by name: arrays,
+# lists of lists, and plain values.
+Answer = Callable[..., Mapping[str, Any]]
 
 # Upper limits of the durations in each bucket of the histogram.
 BUCKETS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.2, 1.0)
@@ -73,7 +76,9 @@ class ScoringMetrics:
         self._requests = Counter(
             "ps2_scoring_requests", "Answered requests", ["request", "status"], registry=self._registry
         )
-        self._rows = Counter("ps2_scored_rows", "Rows scored, or keys looked up", ["request"], registry=self._registry)
+        self._rows = Counter(
+            "ps2_scored_rows", "Rows scored, users answered, or keys looked up", ["request"], registry=self._registry
+        )
         self._seconds = Histogram(
             "ps2_scoring_duration_seconds",
             "Time to answer a request",
@@ -153,6 +158,7 @@ class ScoringService:
         application = Starlette(
             routes=[
                 Route("/score", self._score, methods=["POST"]),
+                Route("/recommend", self._recommend, methods=["POST"]),
                 Route("/vectors", self._vectors, methods=["POST"]),
                 Route("/healthz", self._health, methods=["GET"]),
                 Route("/metrics", self._scrape, methods=["GET"]),
@@ -169,6 +175,14 @@ class ScoringService:
 
         return await self._answer(request, "rows", answer)
 
+    async def _recommend(self, request: Request) -> Response:
+        def answer(users: Any, k: Any = 10, **lists: Any) -> dict[str, Any]:
+            if is_whole(k) and k * len(users) > MAX_VALUES:
+                raise _TooLarge(f"{MAX_VALUES:,} items for all users together")
+            return self._scorer.recommend(users, k, **lists)._asdict()
+
+        return await self._answer(request, "users", answer, options=("k", "exclude", "items"))
+
     async def _vectors(self, request: Request) -> Response:
         def answer(keys: Any) -> dict[str, Any]:
             vectors, present = self._scorer.lookUp(keys)
@@ -176,10 +190,13 @@ class ScoringService:
 
         return await self._answer(request, "keys", answer, self._scorer.manifest.description.width)
 
-    async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
-        """Answer a request with the body ``{field: [...]}``.
+    async def _answer(
+        self, request: Request, field: str, answer: Answer, width: int = 0, options: Collection[str] = ()
+    ) -> Response:
+        """Answer a request with the body ``{field: [...]}``, in a thread if it is long or if there are ``options``.
 
         ``width``: the number of values in the answer for each item of the request; 0: the answer's size is not limited.
+        ``options``: the other fields that the body may have.
         """
         if (refusal := self._refusal(request)) is not None:
             return refusal
@@ -191,12 +208,14 @@ class ScoringService:
             if (1 + body.count(b",")) * width > MAX_VALUES:  # an upper bound, before the body is parsed
                 raise _TooLarge(f"{MAX_VALUES // width:,} {field}, for an answer of {MAX_VALUES:,} values")
             is_long = len(body) > INLINE_BYTES
-            items = await run_in_threadpool(_items, body, field) if is_long else _items(body, field)
+            parse = partial(_fields, body, field, options)
+            items, more = await run_in_threadpool(parse) if is_long else parse()
             rows = len(items)
-            is_long = is_long or rows > INLINE_ROWS
-            content = await run_in_threadpool(answer, items) if is_long else answer(items)
+            respond = partial(answer, items, **more)
+            is_long = is_long or rows > INLINE_ROWS or bool(options)
+            content = await run_in_threadpool(respond) if is_long else respond()
             chunks = _json_chunks(content)
-            if sum(value.size for value in content.values() if isinstance(value, np.ndarray)) > CHUNK_VALUES:
+            if sum(map(_num_values, content.values())) > CHUNK_VALUES:
                 response = _LongAnswer(chunks, media_type=JSONResponse.media_type)
             else:
                 response = Response("".join(chunks), media_type=JSONResponse.media_type)
@@ -294,18 +313,29 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _items(body: bytes, field: str) -> list[Any]:
-    """Return the list called ``field`` in a request's body; raise UsageError if the body has another form."""
+def _fields(body: bytes, field: str, options: Collection[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the list called ``field`` in a request's body, and its other fields, which are among ``options``.
+
+    Raises UsageError if the body has another form.
+    """
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"expected JSON, {{{field!r}: [...]}}: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get(field), list):
         raise UsageError(f"expected an object with a list {field!r}, got {type(content).__name__}")
-    if unknown := sorted(content.keys() - {field}):
-        raise UsageError(f"expected {field!r} alone, got {', '.join(map(repr, unknown))} as well")
-    items: list[Any] = content[field]
-    return items
+    items: list[Any] = content.pop(field)
+    if unknown := sorted(content.keys() - set(options)):
+        expected = f"with {', '.join(map(repr, options))} at most" if options else "alone"
+        raise UsageError(f"expected {field!r} {expected}, got {', '.join(map(repr, unknown))} as well")
+    return items, content
+
+
+def _num_values(value: Any) -> int:
+    """Return the number of values of an array, or of a list of lists; 0 for other values."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    return sum(map(len, value)) if isinstance(value, list) else 0
 
 
 def _json_chunks(content: Mapping[str, Any]) -> Iterator[str]:
@@ -314,13 +344,15 @@ def _json_chunks(content: Mapping[str, Any]) -> Iterator[str]:
     for name, value in content.items():
         yield f"{separator}{json.dumps(name)}:"
         separator = ","
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, (np.ndarray, list)):
             yield json.dumps(value)
             continue
-        rows = max(1, CHUNK_VALUES // max(1, value[:1].size))
+        rows = max(1, CHUNK_VALUES // max(1, _num_values(value[:1])))
         yield "["
         for begin in range(0, len(value), rows):
-            text = json.dumps(value[begin : begin + rows].tolist(), separators=(",", ":"), allow_nan=False)
+            part = value[begin : begin + rows]
+            values = part.tolist() if isinstance(part, np.ndarray) else part
+            text = json.dumps(values, separators=(",", ":"), allow_nan=False)
             yield "," * (begin > 0) + text[1:-1]
         yield "]"
     yield "}"

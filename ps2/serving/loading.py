@@ -192,23 +192,23 @@ def _array_error(folder: str, file: SavedFile | None, expected: str, array: npt.
 # rows, width)), dense arrays by name. Result: scores, float64 of shape (n,).
 Score = Callable[[Any, Any, Any, Any], Any]
 
-# The kind of an export without a model: a table of vectors, which has no scores.
-TABLE = "table"
+# The kinds of exports without scores: a table of vectors, and vectors of users and items, which ``recommend`` reads.
+TABLE, FACTORS = "table", "factors"
 _SCORING_MODULES = {
     "logistic": "ps2.algorithms.online.scoring",
     "fm": "ps2.algorithms.online.scoring",
-    "deepfm": "ps2.algorithms.deep.scoring",
-    "wide-deep": "ps2.algorithms.deep.scoring",
-    "two-tower": "ps2.algorithms.deep.scoring",
+    **dict.fromkeys(
+        ("deepfm", "wide-deep", "dcn", "xdeepfm", "autoint", "din", "two-tower"), "ps2.algorithms.deep.scoring"
+    ),
 }
 
 
 def scoring_function(kind: str) -> Score | None:
-    """Return the scoring function of a kind of model; None for a table. UsageError: the kind is unknown."""
-    if kind == TABLE:
+    """Return the scoring function of a kind of model; None if it has none. UsageError: the kind is unknown."""
+    if kind in (TABLE, FACTORS):
         return None
     if kind not in _SCORING_MODULES:
-        raise UsageError(f"expected an export of kind {', '.join([TABLE, *_SCORING_MODULES])}, got {kind!r}")
+        raise UsageError(f"expected an export of kind {', '.join([TABLE, FACTORS, *_SCORING_MODULES])}, got {kind!r}")
     scoring: Any = import_module(_SCORING_MODULES[kind])
     score: Score = scoring.score
     return score

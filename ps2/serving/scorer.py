@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from fsspec.implementations.local import LocalFileSystem
 
+from ps2.algorithms.frame.name_files import VECTORS, vectors_from_arrays
 from ps2.array_types import Float32s
 from ps2.data.key_rows import KeyRows
 from ps2.data.plain_arrays import as_array
@@ -35,7 +36,18 @@ from ps2.number_checks import is_number
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, warm
-from ps2.serving.loading import LoadedExport, Score, load, scoring_function, short_switch_interval
+from ps2.serving.loading import FACTORS, LoadedExport, Score, load, scoring_function, short_switch_interval
+from ps2.serving.recommending import (
+    EXACT,
+    IdLists,
+    IndexName,
+    KnownUsers,
+    Recommendations,
+    Recommender,
+    Users,
+    UserVectors,
+    index_class,
+)
 from ps2.storage.exports import ExportManifest, read_manifest
 from ps2.storage.files import resolve_url
 
@@ -56,6 +68,7 @@ class _Model:
     score: Score | None
     hasher: FieldHasher | None
     initial: Initial | None
+    recommender: Recommender | None = None
 
 
 class Scorer:
@@ -69,7 +82,9 @@ class Scorer:
     """
 
     @hints_keywords
-    def __init__(self, path: str, refreshS: float | None = None, cacheDir: str | None = None) -> None:
+    def __init__(
+        self, path: str, refreshS: float | None = None, cacheDir: str | None = None, index: IndexName = EXACT
+    ) -> None:
         """Load an export.
 
         Args:
@@ -77,9 +92,11 @@ class Scorer:
             refreshS: seconds between two checks for a newer export, in a thread; None: only ``refresh()`` checks.
             cacheDir: local folder for unnamed copies of remote files, which take no space after the scorer's end. None:
                 the system's temporary folder.
+            index: "exact": ``recommend`` selects the best items; "approximate": nearly the best ones, which is faster
+                where there are many items, and needs the extra ``ann``.
 
         Raises:
-            ConfigError: a setting is invalid.
+            ConfigError: a setting is invalid, or the index needs a package that is not installed.
             CheckpointMissingError: there is no export at this path.
             CheckpointCorruptError: a file differs from the manifest.
             RecoveryError: the file system fails.
@@ -90,7 +107,7 @@ class Scorer:
                 f"refreshS: expected a number of seconds above 0, at most {threading.TIMEOUT_MAX:.0f}, got {refreshS!r}"
             )
         self.path = path
-        self._cache = cacheDir
+        self._cache, self._index, self._new_index = cacheDir, index, index_class(index)
         self._refresh_s = refreshS
         self._refresh_lock = threading.Lock()
         warm()
@@ -147,8 +164,38 @@ class Scorer:
         """Return the scores as ``score`` does, and the number of the export used."""
         model = self._model
         if model.score is None:
-            raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
+            content = "a table, which has no scores; vectors(keys) reads it"
+            if model.recommender is not None:
+                content = "of users' and items' vectors, without scores of rows; recommend(users) reads it"
+            raise UsageError(f"{self.path}: this export is {content}")
         return _scores(model, _to_key_rows(rows, model.hasher, self.path)), model.loaded.manifest.number
+
+    def recommend(
+        self, users: Sequence[Any], k: int = 10, exclude: IdLists = None, items: IdLists = None
+    ) -> Recommendations:
+        """Return the k best items for each user, from an export of ``MatrixFactorization``, or ``TwoTower`` with items.
+
+        Args:
+            users: ids; for two towers dicts with the columns of the users' tower. A user who is not in the export gets
+                the items with the largest mean score over all users; for two towers, the score of ``transform``.
+            k: the number of items, at least 1; a list is shorter where fewer items are left.
+            exclude: ids of items that are not recommended: a list for all users, or a list for each user. Unknown items
+                are ignored.
+            items: ids of the only items that may be recommended, in the same form; None: all items.
+
+        Raises:
+            UsageError: the export has no vectors of items.
+            ConfigError: k is not an integer above 0.
+            ShapeError: there is not a list of items for each user.
+            InputError: an id is of another type, or a row lacks a column of the users' tower.
+        """
+        model = self._model
+        if model.recommender is None:
+            raise UsageError(
+                f"{self.path}: this export has no vectors of items to recommend; MatrixFactorizationModel.export and "
+                "TwoTowerModel.export(path, items=...) write them"
+            )
+        return model.recommender.recommend(users, k, exclude, items, model.loaded.manifest.number)
 
     def vectors(self, keys: Any) -> Float32s:
         """Return the values of keys, float32 of shape ``keys.shape + (width,)``.
@@ -196,7 +243,8 @@ class Scorer:
     def __reduce__(self) -> tuple[Any, ...]:
         file_system, path = resolve_url(self.path)  # a task has another working folder
         cache = None if self._cache is None else os.path.abspath(self._cache)
-        return type(self), (path if isinstance(file_system, LocalFileSystem) else self.path, self._refresh_s, cache)
+        path = path if isinstance(file_system, LocalFileSystem) else self.path
+        return type(self), (path, self._refresh_s, cache, self._index)
 
     def __enter__(self) -> Scorer:
         return self
@@ -225,6 +273,8 @@ class Scorer:
                 model = _Model(loaded, score, hasher := _hasher(description.hasher), initial)
                 # Score one row without values now: this compiles the kernels, and fails if the model is unusable.
                 _scores(model, _to_key_rows([_empty_row(hasher)] if hasher else [[]], hasher, self.path))
+                if recommender := self._recommender(model):
+                    model = replace(model, recommender=recommender)
             except (LookupError, TypeError, ValueError) as error:  # UsageError is a ValueError
                 raise CheckpointCorruptError(
                     f"{self.path}: export {manifest.number} does not describe a model of kind {description.kind!r}: "
@@ -232,6 +282,33 @@ class Scorer:
                 ) from error
             return model
         raise AssertionError("the last attempt returns or raises")
+
+    def _recommender(self, model: _Model) -> Recommender | None:
+        """Return what recommends the items of a loaded export; None if it has none."""
+        loaded = model.loaded
+        if f"item_{VECTORS}" not in loaded.dense:
+            return None
+        items, item_vectors = vectors_from_arrays("item", loaded.dense)
+        if loaded.description.kind == FACTORS:
+            users: Users = KnownUsers(*vectors_from_arrays("user", loaded.dense))
+        else:
+            from ps2.algorithms.deep.scoring import tower_fields, user_vectors
+
+            assert model.hasher is not None
+            config = loaded.description.config
+            hasher = tower_fields(model.hasher, config["architecture"]["deep"], right=False)
+
+            def encode(rows: Sequence[Any]) -> UserVectors:
+                if rows and not all(isinstance(row, Mapping) for row in rows):
+                    raise InputError(f"users: expected dicts with the columns {', '.join(hasher.columns)}")
+                key_rows = hasher.rows_of_dicts(list(rows))
+                values, present = _vectors(model, readable(_keys(key_rows.keys)))
+                vectors = user_vectors(config, key_rows, values, loaded.dense)
+                owners = np.repeat(np.arange(len(rows)), np.diff(key_rows.indptr))
+                return UserVectors(vectors, np.bincount(owners[present], minlength=len(rows)) > 0)
+
+            users = encode
+        return Recommender(items, item_vectors, users, self._new_index)
 
     def _try_refresh(self) -> None:
         """Refresh; store an error in ``failure`` instead of raising it."""

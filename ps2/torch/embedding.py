@@ -16,6 +16,7 @@ from ps2.ops.guards import readable
 from ps2.ops.table import Array
 from ps2.torch.bag_kernels import add_bag_gradients
 from ps2.torch.columns import Bags
+from ps2.torch.device import copy_in, copy_out, host_keys, is_apart
 
 Mode = Literal["none", "sum", "mean"]
 
@@ -37,6 +38,13 @@ class RemoteEmbedding(torch.nn.Module):
     Each call of the module takes one step in the backward pass: a module that is called twice before ``backward`` takes
     two steps, each with the gradients of one call. Copies of a module (``copy.deepcopy``, pickles in tasks) share the
     table.
+
+    The vectors are on the device that ``module.to(device)`` sets, at first the CPU. On a GPU, keys should stay on the
+    CPU: the servers need them. One copy brings the vectors of the distinct keys and the keys' indices to the GPU, and
+    one copy takes the gradients back.
+
+    Attributes:
+        recent_keys: a list to which ``forward`` appends its argument ``keys``; None: it does not.
     """
 
     def __init__(self, table: EmbeddingTable, mode: Mode = "none", *, wait: bool = True) -> None:
@@ -60,7 +68,10 @@ class RemoteEmbedding(torch.nn.Module):
         self.table = table
         self.mode = mode
         self.wait = wait
+        self.recent_keys: list[Any] | None = None
         self._prefetched: _Batch | None = None
+        # An empty tensor on the device of the vectors.
+        self.register_buffer("_device", torch.empty(0), persistent=False)
 
     def forward(self, keys: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         """Return vectors of keys, or of bags of keys.
@@ -79,6 +90,8 @@ class RemoteEmbedding(torch.nn.Module):
             DTypeError, ShapeError, OutOfRangeError, UsageError: an argument is invalid. The backward pass raises
                 OutOfRangeError if a gradient is not finite, and pushes nothing.
         """
+        if self.recent_keys is not None:
+            self.recent_keys.append(keys)
         if isinstance(keys, Bags):
             if offsets is not None:
                 raise UsageError("offsets: expected None, because keys are Bags, which have offsets")
@@ -86,12 +99,18 @@ class RemoteEmbedding(torch.nn.Module):
         if isinstance(per_sample_weights, Bags):
             per_sample_weights = per_sample_weights.values
         self._check(keys, offsets, per_sample_weights)
-        batch = self._batch(keys)
+        batch = self._batch(host_keys(keys))
         requires_grad = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        if per_sample_weights is None:
+        device = self._buffers["_device"].device
+        if per_sample_weights is None and not is_apart(device):
             return _Lookup.apply(requires_grad, self, batch, self.mode, offsets)
+        # PyTorch computes on the device with the vectors of the distinct keys, and computes their gradients.
+        batch.offsets, batch.weights = offsets, per_sample_weights
         rows = _Lookup.apply(requires_grad, self, batch, None, None)
-        return functional.embedding_bag(batch.inverse, rows, offsets, mode="sum", per_sample_weights=per_sample_weights)
+        if self.mode == "none":
+            return functional.embedding(batch.inverse, rows)
+        weights = None if batch.weights is None else batch.weights.to(device)  # which can require a gradient
+        return functional.embedding_bag(batch.inverse, rows, batch.offsets, mode=self.mode, per_sample_weights=weights)
 
     def prefetch(self, keys: Any) -> None:
         """Begin to pull the keys of the next batch; ``forward`` with equal keys uses the answer.
@@ -103,7 +122,7 @@ class RemoteEmbedding(torch.nn.Module):
         """
         keys = keys.values if isinstance(keys, Bags) else keys
         self._check(keys, None, None, is_prefetch=True)
-        self._prefetched = _Batch(keys.clone())
+        self._prefetched = _Batch(host_keys(keys).clone())
         self.table.prefetch(self._prefetched.distinct)
 
     def flush(self) -> None:
@@ -114,7 +133,7 @@ class RemoteEmbedding(torch.nn.Module):
         return f"{self.table!r}, mode={self.mode!r}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prefetched": None}
+        return {**self.__dict__, "_prefetched": None, "recent_keys": None}
 
     def _batch(self, keys: Any) -> _Batch:
         prefetched, self._prefetched = self._prefetched, None
@@ -127,8 +146,6 @@ class RemoteEmbedding(torch.nn.Module):
         if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64:
             got = keys.dtype if isinstance(keys, torch.Tensor) else type(keys).__name__
             raise DTypeError(f"keys: expected a tensor of int64, got {got}")
-        if keys.device.type != "cpu":
-            raise DTypeError(f"keys: expected a tensor on the CPU, got a tensor on {keys.device}")
         if is_prefetch:
             return
         if self.mode == "none" and offsets is not None:
@@ -146,12 +163,28 @@ class _Batch:
     Attributes:
         distinct: the u distinct keys, int64 of shape (u,), in the order of their first occurrence.
         inverse: the index of each key in ``distinct``, int64 tensor of the keys' shape.
+        offsets, weights: what ``forward`` has got, for ``vectors_on`` to move; None: nothing.
     """
 
     def __init__(self, keys: Any) -> None:
         self.keys = keys
         self.distinct, inverse = number_distinct(keys.reshape(-1).numpy())
         self.inverse = torch.from_numpy(inverse).view(keys.shape)
+        self.offsets: Any = None
+        self.weights: Any = None
+
+    def vectors_on(self, device: Any, vectors: Array) -> Any:
+        """Return the vectors on a device; ``inverse``, ``offsets`` and ``weights`` go there in the same copy."""
+        tensors = {"inverse": self.inverse, "offsets": self.offsets, "weights": self.weights}
+        moving = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if tensor is not None and tensor.device.type == "cpu" and not tensor.requires_grad
+        }
+        rows, *moved = copy_in([vectors, *(tensor.numpy() for tensor in moving.values())], device)
+        for name, tensor in zip(moving, moved, strict=True):
+            setattr(self, name, tensor)
+        return rows
 
     def sum_gradients(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
         """Return the summed gradient of each distinct key: float32 of shape (u, k).
@@ -183,9 +216,10 @@ class _Lookup(torch.autograd.Function):
         ``_requires_grad``: an empty tensor that requires a gradient. Without it, autograd would not call ``backward``.
         """
         ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
-        rows = torch.from_numpy(module.table.pullDistinct(batch.distinct))
+        vectors = module.table.pullDistinct(batch.distinct)
         if mode is None:
-            return rows
+            return batch.vectors_on(module._buffers["_device"].device, vectors)
+        rows = torch.from_numpy(vectors)
         if mode == "none":
             return functional.embedding(batch.inverse, rows)
         return functional.embedding_bag(batch.inverse, rows, offsets, mode=mode)
@@ -193,7 +227,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradients: Any) -> tuple[None, None, None, None, None]:
         if ctx.mode is None:
-            sums = gradients.contiguous().numpy()
+            sums = copy_out(gradients)
         else:
             sums = ctx.batch.sum_gradients(gradients.numpy(), ctx.mode, ctx.offsets)
         ctx.module._push(ctx.batch.distinct, sums)

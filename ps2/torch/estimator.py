@@ -25,16 +25,19 @@ from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import positional
 from ps2.algorithms.frame.summaries import HistorySummary
-from ps2.algorithms.frame.tables import column, field
+from ps2.algorithms.frame.tables import check_held_out, column, field
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.client.fleet import lending
+from ps2.client.task import task_context
 from ps2.coordinator.context import PS2Context
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, DTypeError, InputError, UsageError
 from ps2.run.spark.backend_lookup import backend_of, cores_each, with_python
 from ps2.storage.files import read_json, recovery_errors, resolve_url, write, write_json
 from ps2.torch.columns import read_tensors
+from ps2.torch.device import batch_to, choose_device, copy_out
 from ps2.torch.optimizer import RemoteOptimizer
 from ps2.torch.settings import TorchSettings
 from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, output_width, remote_embeddings, train
@@ -102,7 +105,17 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
         self._check_frame(dataset)
         self._check()
         inputs = _inputs(self)
-        rows = dataset.select(*(_numbers(dataset, name).alias(name) for name in (*inputs, self.getLabelCol())))
+        columns = [_numbers(dataset, name).alias(name) for name in (*inputs, self.getLabelCol())]
+        held_out, patience = self._if_set("validationIndicatorCol"), 0
+        if held_out is not None:
+            check_held_out(dataset, held_out)
+            if self.getStaleness():
+                raise ConfigError(f"staleness: expected 0 with rows held out, got {self.getStaleness()}")
+            if held_out in (*inputs, self.getLabelCol()):
+                raise InputError(f"validationIndicatorCol: expected no input and no label, got {held_out!r}")
+            columns.append(F.coalesce(column(held_out).cast("boolean").cast("int"), F.lit(-1)).alias(held_out))
+            patience = self.getPatience()
+        rows = dataset.select(*columns)
         context = backend_of(dataset)
         num_workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         check_workers(context, num_workers)
@@ -118,6 +131,10 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
             self.getStaleness(),
             self._seed,
             cores_each(context, workers),
+            held_out or "",
+            patience,
+            self.getValidationTol(),
+            self.getDevice(),
         )
         table = Table(rows, ColumnNames(inputs, self.getLabelCol()), workers)
 
@@ -135,7 +152,15 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"modelFn: expected a function that returns a torch.nn.Module, got {module!r}")
         dense = [param for param in module.parameters() if param.requires_grad]
-        optimizer = RemoteOptimizer(dense, self.getOptimizer(), self.getLr()) if dense else None
+        for name, child in remote_embeddings(module) if options.patience else ():
+            if not child.table.withCopy:
+                raise ConfigError(
+                    f"patience: to keep the best epoch's model, the table of {name!r} needs room for a copy: make it "
+                    "with EmbeddingTable(withCopy=True), or set patience to 0"
+                )
+        optimizer = None
+        if dense:
+            optimizer = RemoteOptimizer(dense, self.getOptimizer(), self.getLr(), withCopy=options.patience > 0)
         return ModuleProgram(module, optimizer, self.lossFn, options)
 
 
@@ -220,9 +245,11 @@ class TorchModel(TorchSettings, ByName, Model):
         if output in dataset.columns:
             raise InputError(f"column {output!r}: it is there already; choose another name for the predictions")
         kind = "double" if self.width is None or self.width == 1 else "array<double>"
-        predict = _predictor(self.module, self.outputFn, (inputs, tuple(self.getRaggedCols())), kind)
+        columns = inputs, tuple(self.getRaggedCols())
+        predict = _predictor(self.module, self.outputFn, columns, kind, self.getDevice())
         inputs_column = F.struct(*(_numbers(dataset, name).alias(f"c{index}") for index, name in enumerate(inputs)))
-        return with_python(dataset).select("*", predict(inputs_column).alias(output))
+        with lending(backend_of(dataset).loan):
+            return with_python(dataset).select("*", predict(inputs_column).alias(output))
 
 
 def _inputs(params: Any) -> tuple[str, ...]:
@@ -240,19 +267,23 @@ def _numbers(frame: DataFrame, name: str) -> Column:
     return vector_to_array(column(name), "float32") if has_vectors else column(name)
 
 
-def _predictor(module: Any, output_fn: Function | None, columns: tuple[tuple[str, ...], ...], kind: str) -> Any:
+def _predictor(
+    module: Any, output_fn: Function | None, columns: tuple[tuple[str, ...], ...], kind: str, device_name: str
+) -> Any:
     names, ragged = columns
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.Series]:
-        module.eval()
+        task = task_context()
+        device = choose_device(device_name, 0 if task is None else task.partitionId())
+        module.to(device).eval()
         for batch in batches:
             arrays = [pa.array(batch[f"c{index}"], from_pandas=False) for index in range(len(names))]
             tensors = read_tensors([pa.record_batch(arrays, list(names))], names, ragged)
             with torch.no_grad():
-                output = module(*tensors)
+                output = module(*batch_to(device, tensors))
                 output_width(output, len(batch))
                 output = output if output_fn is None else output_fn(output)
-            predictions = np.asarray(output.detach().numpy(), np.float64)
+            predictions = np.asarray(copy_out(output), np.float64)
             yield pd.Series(list(predictions) if kind.startswith("array") else predictions.reshape(-1))
 
     udf: Any = pandas_udf

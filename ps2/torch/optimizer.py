@@ -12,9 +12,11 @@ import torch
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError, DivergedError, DTypeError, ShapeError, UsageError
+from ps2.torch.device import copy_in, copy_out
 from ps2.torch.settings import STEPS
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+DEVICES = ("cpu", "cuda")
 WEIGHT = "weight"
 # The key of ``state_dict`` for the parameters and states on the servers. torch's optimizers do not have this key.
 REMOTE = "remote"
@@ -47,21 +49,23 @@ class RemoteOptimizer(torch.optim.Optimizer):
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
+        withCopy: bool = False,
     ) -> None:
         """Copy the parameters to the servers.
 
         Args:
             params: parameters or groups of parameters, as for torch's optimizers. All parameters of a group have one
-                dtype, float32 or float64, and are on the CPU.
+                dtype, float32 or float64, and are on one device, the CPU or a GPU. They may move with their module.
             optimizer: "sgd", "momentum", "adagrad" or "adam", with the formulas of torch (``momentum``: no dampening).
             lr: learning rate. Like the other scalars, it may differ between groups.
             momentum: decay rate of the velocity, for "momentum".
             beta1, beta2: decay rates of the moments, for "adam".
             eps: the constant that "adagrad" and "adam" add to the denominator.
+            withCopy: whether the servers have room for a copy of all values (``storeCopy``), which doubles the memory.
 
         Raises:
             ConfigError: there is no such optimizer, or a scalar is out of range.
-            DTypeError: a parameter has another dtype, or is on another device.
+            DTypeError: a parameter has another dtype, or another device.
             StoppedError: there is no PS2Context.
         """
         if optimizer not in STEPS:
@@ -72,7 +76,8 @@ class RemoteOptimizer(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, **{name: scalars[name] for name in STEPS[optimizer][2]}})
         for number, group in enumerate(self.param_groups):
             _check(number, group["params"])
-        self._remote = tuple(_RemoteGroup.of(group["params"], STEPS[optimizer][1]) for group in self.param_groups)
+        states = STEPS[optimizer][1]
+        self._remote = tuple(_RemoteGroup.of(group["params"], states, withCopy) for group in self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None, pull: bool = True) -> Any:
         """Send the gradients, let the servers take a step, and read the new parameters.
@@ -118,10 +123,31 @@ class RemoteOptimizer(torch.optim.Optimizer):
         for index, remote in self._groups():
             remote.weight.push(_flatten(self.param_groups[index]["params"]))
 
+    def storeCopy(self) -> None:
+        """Copy the parameters and the state, on the servers, over an earlier copy.
+
+        Raises:
+            UsageError: the optimizer was not made with ``withCopy``.
+        """
+        self._copy(is_restored=False)
+
+    def restoreCopy(self) -> None:
+        """Set the parameters and the state on the servers to the copy, for ``pull``. Raises like ``storeCopy``."""
+        self._copy(is_restored=True)
+
+    def _copy(self, is_restored: bool) -> None:
+        with batch():
+            for _, remote in self._groups():
+                if not remote.copies:
+                    raise UsageError("the optimizer has no room for a copy: make it with withCopy=True")
+                for vector, copy in zip(remote.vectors, remote.copies, strict=True):
+                    target, source = (vector, copy) if is_restored else (copy, vector)
+                    target.copy(source)
+
     def free(self) -> None:
         """Free the parameters and the state on the servers."""
         for _, remote in self._groups():
-            for vector in (*remote.states, remote.weight):
+            for vector in (*remote.copies, *remote.states, remote.weight):
                 vector.free()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -169,7 +195,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
     def _write(self, answers: Sequence[Any]) -> None:
         with torch.no_grad():
             for group, answer in zip(self.param_groups, answers, strict=True):
-                flat, begin = torch.from_numpy(answer.result()), 0
+                (flat,), begin = copy_in([answer.result()], group["params"][0].device), 0
                 for param in group["params"]:
                     param.copy_(flat[begin : begin + param.numel()].view_as(param))
                     begin += param.numel()
@@ -182,18 +208,21 @@ class _RemoteGroup:
     Attributes:
         weight: all parameters of the group, flattened and concatenated.
         states: the optimizer's state vectors, co-located with ``weight``.
+        copies: vectors for a copy of ``vectors``; empty: there is no room for one.
     """
 
     weight: DCV
     states: tuple[DCV, ...]
+    copies: tuple[DCV, ...] = ()
 
     @classmethod
-    def of(cls, params: Sequence[Any], states: Sequence[str]) -> _RemoteGroup:
+    def of(cls, params: Sequence[Any], states: Sequence[str], with_copy: bool = False) -> _RemoteGroup:
         """Copy parameters to a new vector on the servers, with a state vector of zeros for each of ``states``."""
-        flat = _flatten(params)
-        weight = DCV.dense(len(flat), 1 + len(states), flat.dtype.name)
+        flat, rows = _flatten(params), 1 + len(states)
+        weight = DCV.dense(len(flat), 2 * rows if with_copy else rows, flat.dtype.name)
         weight.push(flat)
-        return cls(weight, tuple(weight.derive() for _ in states))
+        copies = tuple(weight.derive() for _ in range(rows if with_copy else 0))
+        return cls(weight, tuple(weight.derive() for _ in states), copies)
 
     @property
     def vectors(self) -> tuple[DCV, ...]:
@@ -201,18 +230,19 @@ class _RemoteGroup:
 
     def gradient(self, params: Sequence[Any]) -> np.ndarray[Any, Any]:
         """Return the gradients of all parameters, flattened and concatenated; zeros for parameters without gradient."""
-        flat, begin = np.zeros(self.weight.dim, self.weight.dtype), 0
+        flat, begin = torch.zeros(self.weight.dim, dtype=params[0].dtype, device=params[0].device), 0
         for number, param in enumerate(params):
             if param.grad is not None:
                 if param.grad.is_sparse:
                     raise UsageError(f"parameter {number}: expected a dense gradient, got a sparse gradient")
-                flat[begin : begin + param.numel()] = param.grad.detach().reshape(-1).numpy()
+                flat[begin : begin + param.numel()] = param.grad.detach().reshape(-1)
             begin += param.numel()
-        if begin != flat.size:
-            raise ShapeError(f"expected parameters with {flat.size} elements in total, as on the servers, got {begin}")
-        if not np.isfinite(flat).all():
+        if begin != len(flat):
+            raise ShapeError(f"expected parameters with {len(flat)} elements in total, as on the servers, got {begin}")
+        gradient = copy_out(flat)
+        if not np.isfinite(gradient).all():
             raise DivergedError("a gradient of the dense parameters is not finite: lower lr, or clip gradients")
-        return flat
+        return gradient
 
 
 def _check(number: int, params: Sequence[Any]) -> None:
@@ -220,10 +250,11 @@ def _check(number: int, params: Sequence[Any]) -> None:
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
         got = ", ".join(sorted(map(str, dtypes))) or "no parameter"
         raise DTypeError(f"group {number}: expected parameters of one dtype, float32 or float64, got {got}")
-    devices = {param.device.type for param in params}
-    if devices != {"cpu"}:
-        raise DTypeError(f"group {number}: expected parameters on the CPU, got {', '.join(sorted(devices))}")
+    devices = {str(param.device) for param in params}
+    if len(devices) != 1 or params[0].device.type not in DEVICES:
+        got = ", ".join(sorted(devices))
+        raise DTypeError(f"group {number}: expected parameters on one device, the CPU or a CUDA device, got {got}")
 
 
 def _flatten(params: Sequence[Any]) -> Any:
-    return torch.cat([param.detach().reshape(-1) for param in params]).numpy()
+    return copy_out(torch.cat([param.detach().reshape(-1) for param in params]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ps2.algorithms.frame.settings import Flexible, Setting, getter, param, setter
-from ps2.algorithms.frame.shared_settings import FleetSettings
+from ps2.algorithms.frame.shared_settings import FleetSettings, HeldOutSettings
 
 # For each optimizer: its server operation, the names of its state vectors, and the names of its scalars except lr.
 STEPS = {
@@ -16,7 +17,10 @@ STEPS = {
 }
 
 
-class TorchSettings(FleetSettings):
+DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+class TorchSettings(FleetSettings, HeldOutSettings):
     """The parameters of ``TorchEstimator`` and its model."""
 
     inputCols: Flexible[list[str] | None, Sequence[str]] = param(
@@ -37,6 +41,13 @@ class TorchSettings(FleetSettings):
     optimizer: Setting[str] = param(
         "adam", f"the update rule of the dense parameters: {', '.join(STEPS)}", one_of=STEPS
     )
+    device: Setting[str] = param(
+        "auto",
+        "where the module computes: cpu, cuda (the workers of a host share its GPUs), cuda:N, or auto: on a GPU if a "
+        "worker has one",
+        check=(lambda name: DEVICES.fullmatch(name) is not None, "'auto', 'cpu', 'cuda' or 'cuda:N'"),
+        in_model=True,
+    )
     lr: Setting[float] = param(1e-3, "the learning rate of the dense parameters", above=0)
     seed: Setting[int] = param(0, "the seed of the order of rows", bits=64)
 
@@ -48,5 +59,6 @@ class TorchSettings(FleetSettings):
     getEpochs, setEpochs = getter(epochs), setter(epochs)
     getStaleness, setStaleness = getter(staleness), setter(staleness)
     getOptimizer, setOptimizer = getter(optimizer), setter(optimizer)
+    getDevice, setDevice = getter(device), setter(device)
     getLr, setLr = getter(lr), setter(lr)
     getSeed, setSeed = getter(seed), setter(seed)

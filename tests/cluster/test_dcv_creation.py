@@ -18,12 +18,6 @@ pytestmark = pytest.mark.parametrize("ps", [SERVERS], indirect=True, scope="modu
 
 
 @pytest.fixture
-def matrices(statuses):
-    """``matrices()``: ids of the matrices on any server."""
-    return lambda: {matrix.matrix for status in statuses() for matrix in status.matrices}
-
-
-@pytest.fixture
 def shapes(statuses):
     """``shapes(u)``: (rows, widths of its partitions) of the vector's matrix, from the servers' own status."""
 

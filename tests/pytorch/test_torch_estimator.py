@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -12,9 +14,10 @@ import torch
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
-from ps2 import EmbeddingTable
+from ps2 import DCV, EmbeddingTable
 from ps2.algorithms.feature import KeyHasher
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, UsageError
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, NotFoundError, PS2Error, UsageError
 from ps2.torch import RemoteEmbedding, RemoteOptimizer, TorchEstimator, TorchModel
 
 pytestmark = pytest.mark.usefixtures("spark_ps")
@@ -37,8 +40,8 @@ class Net(torch.nn.Module):
         return self.dense(torch.cat([crossed + vectors.sum(dim=1), numbers], dim=1)).squeeze(1)
 
 
-def make():
-    table = EmbeddingTable(K, "sgd", lr=0.5)
+def make(**settings):
+    table = EmbeddingTable(K, "sgd", lr=0.5, **settings)
     weights = np.random.default_rng(2).normal(size=(KEYS, K)).astype(np.float32)
     return Net(table.push(np.arange(KEYS), weights * -2e-1))
 
@@ -104,6 +107,30 @@ def test_torch_estimator_of_two_workers_then_loss_falls(df):
     history = model.summary.objectiveHistory
     assert len(history) == 6 * 6
     assert np.mean(history[-6:]) < np.mean(history[:6]) - 0.02
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_torch_estimator_when_rows_are_held_out_then_best_stays(df, workers):
+    """Labels of a tenth of the rows are learned by heart, and the best epoch's model predicts the others best."""
+    marked = df.withColumn("held", F.xxhash64("raw") % 10 != 0)
+    settings = {"epochs": 30, "patience": 2, "validationIndicatorCol": "held", "numWorkers": workers, "lr": 0.3}
+    stopped = estimator(batchSize=20, **settings)
+    stopped.modelFn = partial(make, withCopy=True)
+    model = stopped.fit(marked)
+    history = model.summary.history
+    steps = 1 + history.steps - len(history.validation)  # of an epoch: the first has one loss, the others one for each
+    assert history.best == steps * (1 + np.argmin(history.validation[::steps]))
+    assert history.steps == history.best + 2 * steps < 30 * steps
+    tested = model.transform(marked.where("held")).select("label", "prediction").toPandas()
+    losses = -np.log(np.where(tested.label > 0, tested.prediction, 1 - tested.prediction))
+    assert losses.mean() == pytest.approx(min(history.validation), rel=1e-4)
+
+
+def test_torch_estimator_when_table_has_no_room_then_says_so(df):
+    marked = df.withColumn("held", F.lit(False))
+    with pytest.raises(ConfigError, match=r"patience: .* the table of 'embedding' needs room for a copy"):
+        estimator(validationIndicatorCol="held").fit(marked)
+    assert estimator(validationIndicatorCol="held", patience=0).fit(marked).summary.validationHistory
 
 
 def test_torch_estimator_when_a_part_is_empty_then_all_learn(df):
@@ -187,11 +214,18 @@ def test_remote_module_in_tasks_then_all_push_to_one_table(spark):
         ({"inputCols": ["keys", "nothing"]}, InputError, "no column 'nothing'"),
         ({"batchSize": 0}, ConfigError, "batchSize"),
         ({"optimizer": "lion"}, ConfigError, "optimizer"),
+        ({"device": "tpu"}, ConfigError, "device: expected 'auto', 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
     ],
 )
 def test_torch_estimator_when_misused_then_error_says_why(df, change, error, said):
     with pytest.raises(error, match=said):
         estimator(**change).fit(df)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a host without a GPU is needed")
+def test_torch_estimator_when_no_worker_has_a_gpu_then_says_so(df):
+    with pytest.raises(PS2Error, match="device: expected 'auto' or 'cpu', because PyTorch finds no GPU on this host"):
+        estimator(device="cuda").fit(df)
 
 
 def test_torch_estimator_when_arrays_are_ragged_then_names_row(df):
@@ -271,3 +305,14 @@ def test_torch_estimator_when_model_is_no_module_then_says_so(df):
 def test_torch_estimator_when_pickled_then_keeps_functions():
     again = cloudpickle.loads(cloudpickle.dumps(estimator(batchSize=7)))
     assert again.getBatchSize() == 7
+
+
+def test_model_when_dropped_then_servers_free_its_table(df):
+    trained = estimator(epochs=1).fit(df)
+    matrix = trained.module.embedding.table.matrix.number
+    assert DCVMatrix.existing(matrix).shape[0] == K
+    del trained
+    gc.collect()
+    DCV.dense(1).free()
+    with pytest.raises(NotFoundError):
+        DCVMatrix.existing(matrix)

@@ -7,6 +7,7 @@ that end; at last the server is killed in the middle of a run. It prints one lin
 ``test_spark_connect.py`` asserts on.
 """
 
+import gc
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from pyspark.errors.exceptions.connect import SparkConnectException
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.client import SparkConnectClient
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.algorithms import LogisticRegression, LogisticRegressionModel, OnlineLogisticRegression
@@ -157,6 +159,7 @@ def be_out_of_reach(spark, master):
 def end_session_in_run():
     """Stop the session of a client in the middle of its run."""
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    names[id(session.client)] = "stopped"
     with PS2Context.getOrCreate(session, servers=1) as ps:
         rows, stop = session.range(9), threading.Thread(target=session.stop)
         said["stopped"] = refusal(
@@ -168,6 +171,7 @@ def end_session_in_run():
 def release_session_in_stream():
     """Let the server release the session of a client in the middle of its stream."""
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    names[id(session.client)] = "released"
     with PS2Context.getOrCreate(session, servers=1):
         rate = session.readStream.format("rate").option("rowsPerSecond", 100).load()
         rows = rate.selectExpr("double(value % 2) label", "array(value % 9) keys")
@@ -200,7 +204,17 @@ def lose_server(ps, spark):
     said["seconds"] = time.monotonic() - began_s
 
 
+def close_clients():
+    """Close the clients that are open: at the program's end, each would call the lost server for ten minutes."""
+    clients = [one for one in gc.get_objects() if isinstance(one, SparkConnectClient) and not one.is_closed]
+    said["open"] = [names.get(id(client), "batches of a stream") for client in clients]
+    for client in clients:
+        client.close()
+
+
+names = {}
 spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+names[id(spark.client)] = "first"
 if sys.argv[5] == "common":
     with PS2Context.getOrCreate(spark, servers=2) as context:
         run(context, spark)
@@ -215,4 +229,5 @@ else:
     release_session_in_stream()
     with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:
         lose_server(context, spark)
+    close_clients()
 print(json.dumps(said), flush=True)

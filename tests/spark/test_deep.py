@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from ps2.algorithms import DeepFM, DeepFMModel, OnlineFM, TwoTower, WideAndDeep
+from ps2 import DCV
+from ps2.algorithms import (
+    DIN,
+    DeepFM,
+    DeepFMModel,
+    DINModel,
+    MatrixFactorizationModel,
+    OnlineFM,
+    TwoTower,
+    WideAndDeep,
+)
 from ps2.errors import ConfigError, InputError
 from ps2.serving import Scorer
 
@@ -89,10 +102,17 @@ def test_wide_and_deep_when_stale_then_crosses_are_wide(ps, rows):
     model.free()
 
 
-def test_two_tower_when_fit_then_scores_are_inner_products(ps, rows):
-    """A pair's score is the inner product of its user's and its item's vector, each made of its own columns."""
+@pytest.fixture(scope="module")
+def towers(ps, rows):
     sizes = {**SIZES, "factorSize": 8}
     model = TwoTower(categoricalCols=["ad", "user"], userCols=["user"], **sizes).fit(rows.where("label = 1"))
+    yield model
+    model.free()
+
+
+def test_two_tower_when_fit_then_scores_are_inner_products(ps, rows, towers):
+    """A pair's score is the inner product of its user's and its item's vector, each made of its own columns."""
+    model = towers
     some = rows.limit(30)
     users = np.array([row[0] for row in model.userVectors(some.select("user")).select("vector").collect()])
     items = np.array([row[0] for row in model.itemVectors(some.select("ad")).select("vector").collect()])
@@ -100,7 +120,72 @@ def test_two_tower_when_fit_then_scores_are_inner_products(ps, rows):
     np.testing.assert_allclose((users * items).sum(axis=1), scores, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose((users**2).sum(axis=1), 1.0, rtol=1e-5)
     assert model.summary.objectiveHistory[-1] < model.summary.objectiveHistory[0]
+
+
+def test_two_tower_when_seen_is_excluded_then_others_come(ps, rows, towers, tmp_path):
+    """Lists in Spark and of an export's scorer are the same, and without the pairs of the rows."""
+    users, ads = rows.select("user").distinct(), rows.select("ad").distinct()
+    seen = rows.select("user", "ad").limit(500)
+    pairs = {(row["user"], row["ad"]) for row in seen.collect()}
+    vectors = towers.userVectors(users), towers.itemVectors(ads)
+    pairs_model = MatrixFactorizationModel.fromVectors(*vectors, itemCol="ad")
+    lists = pairs_model.recommendForAllUsers(ADS, exclude=seen).collect()
+    towers.export(str(tmp_path), items=ads, itemCol="ad")
+    with Scorer(str(tmp_path)) as scorer:
+        names = [row["user"] for row in lists]
+        excluded = [[ad for user, ad in pairs if user == name] for name in names]
+        served = scorer.recommend([{"user": name} for name in names], ADS, excluded)
+    assert len(lists) == USERS
+    assert served.known.all()
+    for row, scores in zip(lists, served.scores, strict=True):
+        assert {item["ad"] for item in row.recommendations} == set(range(ADS)) - {a for u, a in pairs if u == row.user}
+        np.testing.assert_allclose([item["rating"] for item in row.recommendations], scores, atol=1e-5)
+
+
+def test_two_tower_when_ids_are_wrong_then_error_says_so(ps, rows, towers, tmp_path):
+    with pytest.raises(InputError, match="expected distinct names, got duplicates"):
+        towers.export(str(tmp_path), items=rows.select("ad"), itemCol="ad")
+    with pytest.raises(InputError, match="'ad': expected ids, got an empty DataFrame"):
+        towers.export(str(tmp_path), items=rows.where("ad < 0"), itemCol="ad")
+    with pytest.raises(InputError, match="'x': expected arrays of numbers, all of one length, got double"):
+        MatrixFactorizationModel.fromVectors(rows, rows, itemCol="ad", vectorCol="x")
+
+
+def test_din_when_clicks_follow_histories_then_ranks_them(ps, spark, tmp_path):
+    """A click depends only on whether the item's group is in the history; a scorer and a loaded model agree."""
+    rng = np.random.default_rng(0)
+    item, clicked = rng.integers(0, 30, ROWS), rng.integers(0, 30, (ROWS, 4))
+    liked = (clicked % 5 == item[:, None] % 5).any(axis=1)
+    labels = (rng.random(ROWS) < np.where(liked, 0.9, 0.1)).astype(float)
+    pq.write_table(pa.table({"item": item, "clicked": list(clicked), "label": labels}), tmp_path / "rows.parquet")
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    columns = {"categoricalCols": ["item"], "historyCols": {"clicked": "item"}}
+    model = DIN(**columns, **{**SIZES, "factorSize": 8}, initStd=0.1, maxIter=20).fit(frame)
+    assert auc(labels, probabilities(model, frame)) > 0.85
+    assert model.table.keysCount() == 30
+    model.save(str(tmp_path / "model"))
+    loaded = DINModel.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(probabilities(loaded, frame), probabilities(model, frame))
+    model.export(str(tmp_path / "export"))
+    some = frame.limit(20)
+    with Scorer(str(tmp_path / "export")) as scorer:
+        scores = scorer.score([row.asDict() for row in some.select("item", "clicked").collect()])
+    np.testing.assert_allclose(scores, probabilities(model, some), rtol=1e-5)
+    loaded.free()
     model.free()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({}, "historyCols: expected a column of arrays and its candidate"),
+        ({"historyCols": {"x": "item"}}, r"expected a candidate of categoricalCols \(user, ad\), got 'item'"),
+        ({"historyCols": ["user:ad"]}, "expected different fields, got categorical 'user' twice"),
+    ],
+)
+def test_din_when_history_is_wrong_then_named(ps, rows, params, message):
+    with pytest.raises(ConfigError, match=message):
+        DIN(categoricalCols=["user", "ad"], **params).fit(rows)
 
 
 def test_fit_stream_when_model_was_loaded_then_it_goes_on(ps, spark, rows, model, tmp_path):
@@ -180,15 +265,15 @@ def test_fit_when_a_label_is_2_then_error_counts_rows(ps, rows):
         DeepFM(**COLUMNS).fit(wrong)
 
 
-def test_fit_when_a_number_is_unfit_then_one_line_names_it(ps, rows):
+def test_fit_when_a_number_is_unfit_then_one_line_names_it(ps, rows, matrices):
     wrong = rows.selectExpr("user", "ad", "case when user = 'u3' then double('nan') else x end as x", "label")
-    before = ps._coordinator.fleet.master.names()
+    before = matrices()
     with pytest.raises(
         InputError, match=r"^rank \d in clock 0: column 'x', row \d+: expected a finite number.*, got nan"
     ) as caught:
         DeepFM(**COLUMNS, **SIZES).fit(wrong)
     assert "\n" not in str(caught.value)
-    assert ps._coordinator.fleet.master.names() == before
+    assert matrices() <= before
 
 
 @pytest.mark.parametrize("estimator", [DeepFM, OnlineFM])
@@ -219,3 +304,71 @@ def test_fit_when_keys_expire_then_the_model_still_predicts(ps, rows, until):
 def test_two_tower_when_a_cross_has_both_then_error_names_it(ps, rows):
     with pytest.raises(ConfigError, match="userCols: field 'user x ad' has columns of both towers"):
         TwoTower(categoricalCols=["user", "ad"], crosses=["user:ad"], userCols=["user"]).fit(rows)
+
+
+@pytest.mark.parametrize("estimator", [DeepFM, OnlineFM])
+def test_fit_when_rows_are_held_out_then_best_pass_stays(ps, rows, estimator):
+    """It stops early, and predicts the held-out rows with the loss of the best pass."""
+    held = rows.withColumn("held", F.col("ad") % 5 == 0)
+    settings = {"numWorkers": 1, "patience": 2, "maxIter": 40, "validationIndicatorCol": "held", "factorSize": 8}
+    more = {"hiddenLayers": [32], "stepSize": 0.02} if estimator is DeepFM else {"initStd": 0.3}
+    model = estimator(**COLUMNS, batchSize=100, **settings, **more).fit(held)
+    losses = (
+        model.summary.validationHistory
+        if estimator is DeepFM
+        else [progress.heldOut.logLoss for progress in model.progress]
+    )
+    assert np.argmin(losses) == len(losses) - 3 < 37
+    tested = held.where("held")
+    labels = np.array([row[0] for row in tested.select("label").collect()])
+    p = probabilities(model, tested)
+    assert -np.mean(np.log(np.where(labels > 0, p, 1 - p))) == pytest.approx(min(losses), rel=1e-4)
+    model.free()
+
+
+@pytest.mark.parametrize("estimator", [DeepFM, OnlineFM])
+def test_fit_when_held_out_column_is_faulty_then_named(ps, rows, estimator):
+    columns = {**COLUMNS, "validationIndicatorCol": "held"}
+    for values, message in ((F.lit(None).cast("boolean"), "null"), (F.col("x"), "booleans"), (F.lit(True), "rows to")):
+        with pytest.raises(InputError, match=message):
+            estimator(**columns).fit(rows.withColumn("held", values))
+
+
+def names_after_gc(ps, spark):
+    """Return the names of models after garbage collection in Python and Java, and a call that allocates."""
+    gc.collect()
+    spark._jvm.java.lang.System.gc()
+    DCV.dense(2).free()
+    return {vector.name.split("/")[0] for vector in ps.vectors()}
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [DeepFM(**COLUMNS, **SIZES, maxIter=1), OnlineFM(**COLUMNS, factorSize=2, maxIter=1)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_model_when_dropped_then_frames_of_it_still_predict(ps, spark, rows, estimator, until):
+    """Servers free it when no DataFrame is left that its ``transform`` or a copy's has made."""
+    trained = estimator.partialFit(rows, estimator.fit(rows))
+    name, expected = trained.name, probabilities(trained, rows)
+    frame = trained.copy().transform(rows).where("x < 9")
+    del trained
+    assert name in names_after_gc(ps, spark)
+    predicted = np.array([row[0][1] for row in frame.select("probability").collect()])
+    np.testing.assert_array_equal(predicted, expected)
+    del frame
+    until(lambda: name not in names_after_gc(ps, spark), "the servers free the model")
+
+
+def test_model_when_loaded_and_pickled_then_stays_until_free(ps, spark, model, tmp_path):
+    model.save(str(tmp_path / "model"))
+    loaded = DeepFMModel.load(str(tmp_path / "model"))
+    name = loaded.name
+    del loaded
+    assert name not in names_after_gc(ps, spark)
+    loaded = DeepFMModel.load(str(tmp_path / "model"))
+    name, copy = loaded.name, pickle.loads(pickle.dumps(loaded))
+    del loaded
+    assert name in names_after_gc(ps, spark)
+    copy.free()
+    assert name not in names_after_gc(ps, spark)

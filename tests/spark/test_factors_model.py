@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.ml import recommendation
 from pyspark.sql.types import FloatType, IntegerType
 
@@ -89,6 +88,31 @@ def test_recommend_when_for_a_subset_then_known_ones_come_once(model, pairs):
     assert set(lists(model.recommendForItemSubset(pairs, 4))) == items
 
 
+@pytest.mark.parametrize("min_pairs", [1, 64, 1 << 16])
+def test_recommend_when_pairs_are_excluded_then_others_come(model, pairs, monkeypatch, min_pairs):
+    monkeypatch.setattr("ps2.algorithms.factors.recommendation_frame.MIN_PAIRS", min_pairs)
+    names, seen = model.factors, pairs.union(pairs).selectExpr("user", "item", "1 as day")
+    excluded = {(row["user"], row["item"]) for row in pairs.collect()}
+    result = lists(model.recommendForAllUsers(45, exclude=seen))
+    assert list(result) == list(names.users)  # in the order of the ids
+    for user in names.users:
+        assert result[user] == names.recommend(user, 45, exclude=[item for who, item in excluded if who == user])
+    for item, best in lists(model.recommendForAllItems(USERS, exclude=seen)).items():
+        assert {user for user, _ in best} == {user for user in names.users if (user, item) not in excluded}
+    some = pairs.where("item % 2 = 0")
+    subset = lists(model.recommendForUserSubset(some, 45, exclude=seen))
+    assert subset == {user: result[user] for user in subset}
+    assert set(subset) == {row["user"] for row in some.collect()} - {-1}
+
+
+def test_recommend_when_all_items_are_excluded_then_lists_empty(spark, model):
+    names = model.factors
+    seen = spark.createDataFrame([(names.users[0], item) for item in names.items] + [(None, 1)], "user int, item int")
+    assert lists(model.recommendForAllUsers(3, exclude=seen))[names.users[0]] == []
+    with pytest.raises(InputError, match="'item': expected integers, as the items that the model knows are"):
+        model.recommendForAllUsers(3, exclude=seen.selectExpr("user", "string(item) as item"))
+
+
 def test_recommend_when_tasks_are_many_then_no_bit_changes(spark, monkeypatch):
     large = MatrixFactorizationModel(factors(users=3000, items=1500))
     expected = lists(large.recommendForAllUsers(6))
@@ -115,10 +139,16 @@ def test_transform_when_ids_are_unknown_then_nan_or_dropped(model, pairs):
     assert dropped.where("isnan(prediction)").count() == 0
 
 
-def test_transform_when_an_id_is_null_then_error_names_column(spark, model):
-    frame = spark.createDataFrame([(1, 2), (None, 2)], "user int, item int")
-    with pytest.raises(PySparkException, match="column 'user': expected ids, got null"):
-        model.transform(frame).collect()
+def test_transform_when_an_id_is_null_then_nan_or_dropped(spark, model):
+    """Large ids beside nulls stay exact."""
+    large = MatrixFactorizationModel._of(MatrixFactors([2**60 + 1], [2, 3], [[2.0]], [[3.0], [4.0]]))
+    for trained in (model, large):
+        user, item = int(trained.factors.users[0]), int(trained.factors.items[0])
+        frame = spark.createDataFrame([(user, item), (None, item), (user, None)], "user long, item long")
+        predictions = [row.prediction for row in trained.transform(frame).collect()]
+        assert predictions[0] == trained.predict([user], [item])[0]
+        assert np.isnan(predictions[1:]).all()
+        assert trained.copy().setColdStartStrategy("drop").transform(frame).count() == 1
 
 
 def test_transform_when_a_column_is_wrong_then_error(spark, model):

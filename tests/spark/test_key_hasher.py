@@ -107,3 +107,26 @@ def test_key_params_when_keys_and_columns_then_both(frame):
     assert params._hasher(frame).fields == (Field.categorical("site"), Field.keys("ids"))
     with pytest.raises(ConfigError, match="valuesCol: expected keysCol, the column of"):
         KeyParams(categoricalCols=["site"], valuesCol="ids")._hasher(frame)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "+05:30"])
+def test_parts_of_times_when_session_has_zone_then_as_sparks(spark, zone):
+    """Of timestamps, of timestamps without a zone and of dates, before 1970 too."""
+    earlier = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        times = spark.sql(
+            "SELECT timestamp_seconds(id * 9999991) AS t, date_add(DATE'1950-01-01', cast(id * 97 AS int)) AS d, "
+            "cast(timestamp_seconds(id * 7777777) AS timestamp_ntz) AS n FROM range(-60, 140)"
+        )
+        calls = ["hour(t)", "weekday(t)", "month(t)", "hour(n)", "weekday(d)", "datediff(d, t)"]
+        expected = {(call, str(row[0])) for call in calls for row in times.selectExpr(call).distinct().collect()}
+        names = KeyHasher(categoricalCols=calls).names(times).collect()
+        assert {(row["field"], row["value"]) for row in names} == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", earlier)
+
+
+def test_parts_of_times_when_column_is_text_then_error(frame):
+    with pytest.raises(InputError, match=r"column 'site': expected timestamps for hour\(site\), got string"):
+        KeyHasher(categoricalCols=["hour(site)"]).transform(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 
@@ -33,7 +34,17 @@ from ps2.algorithms import (
 )
 from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, LimitError, SlotsError, StoppedError, UsageError
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import (
+    CheckpointCorruptError,
+    ConfigError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    SlotsError,
+    StoppedError,
+    UsageError,
+)
 
 pytestmark = pytest.mark.usefixtures("ps")
 
@@ -384,6 +395,28 @@ def test_fit_when_model_is_large_then_weights_stay_on_fleet(labelled, monkeypatc
     small = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
     np.testing.assert_allclose(large.weightVector.pull(), small.coefficients)
     assert large.summary.accuracy == small.summary.accuracy
+
+
+def test_model_when_large_and_dropped_then_servers_free_it(spark, labelled, monkeypatch, until):
+    """When no plan of Spark predicts with it any more."""
+    monkeypatch.setattr("ps2.algorithms.linear.model.MAX_IN_DRIVER", 1)
+    large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
+    matrix, frame = large.weightVector.matrix().number, large.transform(labelled).select("prediction")
+
+    def exists():
+        gc.collect()
+        spark._jvm.java.lang.System.gc()
+        DCV.dense(2).free()
+        try:
+            return bool(DCVMatrix.existing(matrix))
+        except NotFoundError:
+            return False
+
+    del large
+    assert exists()
+    assert frame.count() == labelled.count()
+    del frame
+    until(lambda: not exists(), "the servers free the weights")
 
 
 def test_fit_when_factors_exceed_servers_then_early_limit_error(labelled, ps):

@@ -1,4 +1,4 @@
-"""Linear models that one worker trains in its own process are those of servers, bit for bit."""
+"""Models that one worker trains in its own process, in one Spark job, are those of servers, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
 
-from ps2.algorithms.classification import LogisticRegression
+from ps2.algorithms.classification import GBTClassifier, LogisticRegression
 from ps2.algorithms.frame import placement as placing
-from ps2.algorithms.regression import LinearRegression
+from ps2.algorithms.regression import GBTRegressor, LinearRegression
 from ps2.errors import DivergedError, WorkerError
+from tests.tree_estimators import same_trees
 
 ESTIMATORS = {
     "l-bfgs": LogisticRegression(maxIter=20, regParam=0.01),
     "minibatch": LogisticRegression(maxIter=10, optimizer="adam", miniBatchFraction=0.3),
     "huge weights": LinearRegression(regParam=0.1, weightCol="huge"),
 }
+IN_ONE_JOB = [
+    LinearRegression(),
+    GBTClassifier(maxIter=2, maxDepth=2),
+    GBTRegressor(maxIter=2, maxDepth=2, weightCol="count"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +30,9 @@ def rows(spark):
     x = rng.normal(size=(200, 12))
     y = (x @ rng.normal(size=12) + rng.normal(size=200) > 0).astype(float)
     huge = (1e300 * rng.exponential(size=200)).tolist()
-    created = zip(y.tolist(), map(Vectors.dense, x), huge, strict=True)
-    return spark.createDataFrame(list(created), ["label", "features", "huge"]).repartition(2).persist()
+    counts = rng.integers(1, 4, 200).astype(float).tolist()
+    created = zip(y.tolist(), map(Vectors.dense, x), huge, counts, strict=True)
+    return spark.createDataFrame(list(created), ["label", "features", "huge", "count"]).repartition(2).persist()
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -43,12 +50,19 @@ def test_fit_when_rows_are_few_then_summary_says_where_and_why(ps, rows):
     assert placement.reason.startswith("chosen by predicted time: 'local' ")
 
 
-def test_fit_when_rows_are_few_then_spark_runs_one_job(spark, ps, rows):
+@pytest.mark.parametrize("estimator", IN_ONE_JOB, ids=lambda estimator: type(estimator).__name__)
+def test_fit_when_rows_are_few_then_spark_runs_one_job(spark, ps, rows, estimator):
     scheduler = spark.sparkContext._jsc.sc().dagScheduler()
     rows.count()
     before = scheduler.numTotalJobs()
-    LinearRegression().fit(rows)
+    estimator.fit(rows)
     assert scheduler.numTotalJobs() == before + 1
+
+
+@pytest.mark.parametrize("estimator", IN_ONE_JOB[1:], ids=lambda estimator: type(estimator).__name__)
+def test_trees_when_in_one_job_then_those_of_servers(ps, rows, estimator):
+    local, servers = (estimator.copy().setVia(via).fit(rows) for via in ("local", "servers"))
+    assert same_trees(local, servers)
 
 
 def test_fit_when_model_is_too_large_for_local_then_servers(ps, rows, monkeypatch):

@@ -184,3 +184,4 @@ def test_run_when_connect_server_is_killed_then_it_ends(seen):
     assert kind == "StoppedError"
     assert "has not answered for 5 s" in words
     assert seen["seconds"] < 60
+    assert seen["open"] == []

@@ -392,7 +392,7 @@ def test_train_when_resumed_from_checkpoint_then_same_weights(killed, train, pla
     options = ["--input", plain, "--steps", clock, "--workers", 1, "-o", "json", "--output"]
     code, stdout, stderr = train(*options, tmp_path / "again", "--restore", folder)
     assert code == 0, stderr
-    assert 0 < len(json.loads(stdout)["steps"]) < clock
+    assert len(json.loads(stdout)["steps"]) == clock  # the earlier driver's too
     train(*options, tmp_path / "whole")
     again, whole = (LogisticRegressionModel.load(str(tmp_path / name)) for name in ("again", "whole"))
     assert (again.coefficients, again.intercept) == (whole.coefficients, whole.intercept)

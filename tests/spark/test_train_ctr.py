@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from ps2 import PS2Context
 from ps2.algorithms import OnlineLogisticRegressionModel
 from ps2.serving import Scorer
-from tests.commands import assert_one_line, newest_clock
+from tests.commands import assert_one_line
 
 ROWS = 2000
 COLUMNS = ["--categories", "site,ad", "--buckets", "price", "--crosses", "site:ad"]
@@ -55,6 +56,19 @@ def train(run_train, tmp_path):
         return run_train("ctr", "--output", tmp_path / "model", *options)
 
     return run
+
+
+def test_ctr_when_histories_are_texts_then_their_parts_count(train, tmp_path):
+    """Values of a list in a text file are separated by spaces, and the export scores lists."""
+    rows = [f"{n % 2},i{n % 4},i{(n + n % 2) % 4} i{(n + 2) % 4}" for n in range(400)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["label,item,clicked", *rows]))
+    columns = ["--categories", "item", "--histories", "clicked:item", "--model", "din", "--hidden", "8"]
+    export = tmp_path / "export"
+    code, stdout, stderr = train("--input", tmp_path / "clicks.csv", *columns, "--export", export, "-o", "json")
+    assert (code, stderr) == (0, "")
+    assert (json.loads(stdout)["rows"], json.loads(stdout)["keys"]) == (400, 4)
+    with Scorer(str(export)) as scorer:
+        assert len(scorer.score([{"item": "i1", "clicked": ["i2", "i3"]}, {"item": "i1", "clicked": []}])) == 2
 
 
 def test_ctr_when_csv_then_model_and_export_score_alike(train, files, tmp_path, spark, server, token_file):
@@ -102,10 +116,9 @@ def test_ctr_when_deep_is_restored_then_it_goes_on(train, files, tmp_path):
     assert (plots / "loss.png").stat().st_size
     code, _, stderr = train(*options, "--rank", 5, "--restore", folder)
     assert (code, "k was 4, and is 5" in stderr) == (2, True), stderr
-    begun = newest_clock(folder) // 40
     code, stdout, stderr = train(*options, "--rank", 4, "--epochs", 5, "--restore", folder)
     assert (code, stderr) == (0, "")
-    assert len(json.loads(stdout)["steps"]) == 5 - begun
+    assert len(json.loads(stdout)["steps"]) == 5  # those of the first command, too
 
 
 @pytest.mark.parametrize(
@@ -122,3 +135,51 @@ def test_ctr_when_input_is_wrong_then_one_line_says_so(train, files, file, optio
     assert code
     assert_one_line(stderr)
     assert expected in stderr
+
+
+def test_ctr_when_rows_are_held_out_then_each_pass_is_measured(train, files):
+    options = ["--input", files / "clicks.csv", *COLUMNS, "--model", "fm", "--epochs", 3, "--patience", 1]
+    code, stdout, stderr = train(*options, "--held-out", 0.2, "-o", "json")
+    assert (code, stderr) == (0, "")
+    losses = [step["held_out_loss"] for step in json.loads(stdout)["passes"]]
+    assert all(0 < loss < 1 for loss in losses)
+    assert losses[:-2] == sorted(losses[:-2], reverse=True)
+
+
+def test_ctr_when_it_begins_with_a_model_then_new_keys_appear(train, files, tmp_path):
+    """The first command's rows lack one site."""
+    days = ["--model", "deepfm", "--hidden", "4", "--epochs", 1, "--workers", 1, "-o", "json"]
+    table = pq.read_table(files / "days" / "day=0" / "part.parquet")
+    pq.write_table(table.filter(pc.not_equal(table["site"], "s,4")), tmp_path / "first.parquet")
+    code, stdout, stderr = train("--input", tmp_path / "first.parquet", *COLUMNS, *days, "--rank", 3)
+    assert (code, stderr) == (0, "")
+    first = json.loads(stdout)
+    options = ["--input", files / "days", *COLUMNS, *days, "--initial-model", tmp_path / "model", "--overwrite"]
+    code, _, stderr = train(*options, "--rank", 4)
+    assert (code, "model: k: expected 3, as the model has, got 4" in stderr) == (2, True), stderr
+    code, stdout, stderr = train(*options, "--rank", 3)
+    assert (code, stderr) == (0, "")
+    second = json.loads(stdout)
+    assert second["keys"] > first["keys"]
+    assert second["steps"][0]["loss"] < first["steps"][0]["loss"]
+
+
+def test_ctr_when_rows_have_times_then_hours_are_keys(train, tmp_path):
+    """Clicks come in the morning; ages have bounds, and a time is missing."""
+    rng = np.random.default_rng(0)
+    hours, ages = rng.integers(0, 24, ROWS), rng.integers(10, 80, ROWS)
+    lines = [
+        f"{int(h < 12)},2026-03-0{h % 9 + 1} {h:02}:15:00,2026-03-01,{a}" for h, a in zip(hours, ages, strict=True)
+    ]
+    (tmp_path / "times.csv").write_text("\n".join(["label,at,born,age", *lines, "0,,2026-03-01,30", ""]))
+    columns = ["--categories", "hour(at)", "--buckets", "age,datediff(at,born)", "--bounds", "age=18,65"]
+    options = ["--input", tmp_path / "times.csv", *columns, "--export", tmp_path / "export", "-o", "json"]
+    code, stdout, stderr = train(*options)
+    assert (code, stderr) == (0, "")
+    assert json.loads(stdout)["keys"] == 24 + 3 + 4 + 1  # and the intercept; days 0 to 8 are in 4 intervals
+    row = {"at": "2026-03-05 09:00", "born": "2026-03-01", "age": 20}
+    scores = Scorer(str(tmp_path / "export")).score([row, {**row, "at": "2026-03-05 21:00"}])
+    assert scores[0] > scores[1] + 0.3
+    (tmp_path / "times.csv").write_text("label,at,born,age\n1,noon,2026-03-01,20\n")
+    code, _, stderr = train(*options, "--overwrite")
+    assert (code, "column 'at': expected a date or a time, such as" in stderr) == (1, True)

@@ -32,6 +32,8 @@ def test_ranker_when_groups_lie_elsewhere_then_same_trees(frame, tmp_path):
     assert one.totalNumNodes > 30
     x, y, query = queries()
     assert one.evaluate(frame).ndcgAt(10) == pytest.approx(mean_ndcg(one.fitted.margins(x)[:, 0], y, query))
+    with pytest.raises(InputError, match="expected rows to evaluate, got none"):
+        one.evaluate(frame.where("false")).ndcgAt(10)
     # Rows of equal margins are in another order while trees grow.
     assert one.evaluateEachIteration(frame)[-1] == pytest.approx(one.summary.objectiveHistory[-1], abs=0.01)
     one.write().overwrite().save(f"{tmp_path}/model")

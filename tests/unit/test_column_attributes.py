@@ -41,8 +41,9 @@ def test_categories_of_when_no_attributes_then_none():
     assert categories_of((StructField("features", VectorUDT(), metadata={"ml_attr": {"num_attrs": 5}}),)) == {}
 
 
-def test_categories_of_when_nominal_lacks_values_then_is_named():
+def test_categories_of_when_nominal_has_no_count_then_is_named():
     with pytest.raises(InputError, match="feature city: expected a nominal attribute with its values"):
         categories_of(vectors(nominal=[{"idx": 0, "name": "city"}]))
-    with pytest.raises(InputError, match="feature 2: expected"):
-        categories_of(vectors(nominal=[{"idx": 2}]))
+    for number in ({}, {"num_vals": -3}, {"num_vals": 2.5}, {"num_vals": "7"}):
+        with pytest.raises(InputError, match="feature 2: expected"):
+            categories_of(vectors(nominal=[{"idx": 2, **number}]))

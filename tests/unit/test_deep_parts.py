@@ -9,9 +9,10 @@ import pytest
 from compiled_kernels import compiled
 
 from ps2.algorithms.deep import kernels, warm
-from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.architecture import KINDS, Architecture
+from ps2.algorithms.deep.batches import batch_of
 from ps2.algorithms.deep.model import SharedLayers
-from ps2.algorithms.deep.network import Pass, batch_of
+from ps2.algorithms.deep.network import Pass
 from ps2.algorithms.deep.ops import GRADIENT, SQUARE, STEPS, VELOCITY, WEIGHT, step_of_gradient, step_of_sum
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.scoring import score
@@ -20,6 +21,7 @@ from ps2.algorithms.deep.worker import DeepRows, Learner
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, OutOfRangeError, ShapeError
+from ps2.serving.loading import scoring_function
 
 
 def _rows(n: int = 30, fields: int = 3, seed: int = 0) -> KeyRows:
@@ -83,11 +85,11 @@ def test_steps_when_repeated_then_are_adams(dtype, travels):
 
 
 def test_step_when_matrix_has_other_rows_then_error_says_so():
-    with pytest.raises(ShapeError, match="expected a matrix of 5 rows, got 4"):
+    with pytest.raises(ShapeError, match="expected a matrix of 5 rows or more, got 4"):
         step_of_sum(np.zeros((4, 2), np.float32), lr=0.1)
 
 
-@pytest.mark.parametrize("kind", ["deepfm", "wide-deep", "two-tower"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_score_when_given_pairs_then_is_the_models(kind):
     """Scores from an export's arrays, with blocks by pair, are those of the model with blocks by distinct key."""
     rows, architecture = _rows(), Architecture(kind, 4, 3, 2, (5, 3))
@@ -100,6 +102,7 @@ def test_score_when_given_pairs_then_is_the_models(kind):
     margins = Pass(architecture, layers, batch, table).margins().astype(np.float64)
     expected = margins * 0.1 if kind == "two-tower" else 1 / (1 + np.exp(-margins))
     np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert scoring_function(kind) is score
     assert result.dtype == np.float64
 
 
@@ -168,10 +171,12 @@ def test_pass_when_warm_then_compiles_nothing():
     """What is compiled ahead is all that trainings and scores take."""
     warm.warm()
     before = compiled((kernels,))
-    held, architecture = DeepRows(_rows(), np.zeros(30)), Architecture("deepfm", 4, 3, 2, (5, 3), 0.5)
+    held = DeepRows(_rows(), np.zeros(30))
     part = held.take(np.arange(4))
-    blocks = np.zeros((len(part.keys), 5), np.float32)
-    one = Pass(architecture, architecture.initial(0), part.batch, blocks, 1)
-    one.backward(one.margins(), lambda number, gradient: None)
+    for kind in KINDS:
+        architecture = Architecture(kind, 4, 3, 2, (5, 3), 0.5)
+        blocks = np.zeros((len(part.keys), architecture.width), np.float32)
+        one = Pass(architecture, architecture.initial(0), part.batch, blocks, 1)
+        one.backward(one.margins(), lambda number, gradient: None)
     held.items(0, 1)
     assert compiled((kernels,)) == before

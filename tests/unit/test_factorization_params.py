@@ -60,7 +60,15 @@ def test_options_when_params_are_set_then_has_them():
 
 @pytest.mark.parametrize(
     ("params", "solver"),
-    [({}, "sgd"), ({"implicitPrefs": True}, "ccd"), ({"nonnegative": True}, "ccd"), ({"solver": "ccd"}, "ccd")],
+    [
+        ({}, "ccd"),
+        ({"implicitPrefs": True}, "ccd"),
+        ({"nonnegative": True, "biases": True}, "ccd"),
+        ({"biases": True}, "sgd"),
+        ({"stepSize": 0.1}, "sgd"),
+        ({"budgetS": 1.0}, "sgd"),
+        ({"solver": "ccd", "biases": True}, "ccd"),
+    ],
 )
 def test_solver_when_it_is_auto_then_chosen_by_the_task(params, solver):
     assert plan(**params).solver == solver

@@ -113,7 +113,7 @@ class Training:
         chunk, keys = chunk_of(ratings().table(self.columns)), partition_keys(1)
         rows = pack_chunk(chunk, survey.users, survey.items, deal, keys, (0, 0))
         scaling = program.scaling
-        grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.weight_scale)
+        grid = read_grid([rows], deal.layout, 0, scaling)
         opening = None if clocks else driver.on_run_clock(0, [{UNKNOWN_ROWS: 0}])
         sent = messages if opening is None else [*messages, decode(opening.encoded)]
         self.worker = OnlyWorker(driver, max(clocks, 1), sent, **happens)

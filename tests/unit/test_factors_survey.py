@@ -12,6 +12,7 @@ from ps2.algorithms.factors.dealing import Assignment, murmur3, pack_chunk, part
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
+from ps2.algorithms.factors.rows import Scaling
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.survey_rows import merge_parts
 from ps2.data.ids import Ids
@@ -91,6 +92,7 @@ def test_survey_when_ids_are_far_apart_then_are_told_apart():
         ({"rating": 1e30}, {}, "ratings up to 1e.18, got 1 too large"),
         ({"rating": -1.0}, {"nonnegative": True}, r"not negative \(nonnegative\), got 1 negative"),
         ({"rating": -1.0}, {"implicitPrefs": True}, r"not negative \(implicitPrefs\), got 1 negative"),
+        ({"rating": 0.0}, {"implicitPrefs": True}, r"ratings above 0 \(implicitPrefs\), got zeros only"),
         ({"weight": -1.0}, {}, "column 'weight': expected finite weights.* that are not negative, got 1 negative"),
         ({"weight": float("inf")}, {}, "column 'weight'.*got 1 infinite"),
         ({"weight": 1e300}, {}, "column 'weight'.*got 1 too large"),
@@ -158,13 +160,13 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
     ]
     for rank in range(2):
         mine = [batch.slice(rank, 1) for batch in reversed(rows)]
-        grid = read_grid(mine, deal.layout, rank, survey.mean, survey.std)
+        grid = read_grid(mine, deal.layout, rank, Scaling(survey.mean, survey.std, 0.0))
         begin, end = deal.layout.user_bounds(rank)[[0, -1]]
         assert (grid.first_user, grid.users) == (begin, end - begin)
         total += len(grid.values)
         held += len(grid.held_out.values)
         assert grid.held_out.weight > 0
-        again = read_grid(mine[::-1], deal.layout, rank, survey.mean, survey.std)
+        again = read_grid(mine[::-1], deal.layout, rank, Scaling(survey.mean, survey.std, 0.0))
         np.testing.assert_array_equal(grid.values, again.values)
         np.testing.assert_array_equal(grid.held_out.values, again.held_out.values)
     assert total == survey.rows
@@ -186,7 +188,7 @@ def test_packed_rows_when_ids_are_new_then_they_are_counted():
     survey = survey_of(one_row())
     deal = Assignment.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
     row = pack_chunk(chunk_of(one_row(user=2)), survey.users, survey.items, deal, partition_keys(1), (0, 0))
-    assert read_grid([row], deal.layout, 0, 0.0, 1.0).unknown_rows == 1
+    assert read_grid([row], deal.layout, 0, Scaling(0.0, 1.0, 0.0)).unknown_rows == 1
 
 
 def test_survey_when_model_is_given_then_has_its_ids_too():

@@ -152,6 +152,17 @@ def test_training_when_a_weight_is_0_then_rating_does_not_count():
     assert rmse_of(result, inputs, np.full(n, True)) < 0.2
 
 
+@pytest.mark.parametrize("solver", ["sgd", "ccd"])
+def test_training_when_a_users_weights_are_0_then_vector_is_0(solver):
+    users, items = np.divmod(np.arange(40), 8)
+    plan = plan_of(rank=3, maxIter=3, regParam=0.1, solver=solver, seed=1)
+    rated = few(users, items, users + items + 1.0)
+    rated = replace(rated, weights=np.where(users == 2, 0.0, 1.0))
+    result = fitted(plan, replace(COLUMNS, weight="weight"), given=rated)
+    np.testing.assert_array_equal(~result.user_factors.any(axis=1), np.arange(5) == 2)
+    assert result.item_factors.any(axis=1).all()
+
+
 def test_descent_when_feedback_is_implicit_then_liked_items_lead():
     pairs = [(u, i) for u in range(20) for i in range(20) if u % 2 == i % 2 and (u + i) % 8]
     plan = plan_of(rank=2, maxIter=10, regParam=0.1, solver="ccd", implicitPrefs=True, alpha=10.0, seed=1)

@@ -82,6 +82,16 @@ def test_keys_when_integers_then_those_of_their_texts(values):
         np.testing.assert_array_equal(_keys(column), expected)
 
 
+def test_keys_when_shared_then_those_of_the_other_column():
+    """The items of a list have the keys of a column that shares them, in batches, in dicts, and after JSON."""
+    hasher = FieldHasher((Field.categorical("item"), Field.categorical("clicked", shared="item")))
+    hasher = FieldHasher.from_json(json.loads(json.dumps(hasher.to_json())))
+    batch = pa.RecordBatch.from_pydict({"item": ["a", "b"], "clicked": [["b", "a"], []]})
+    a, b = (hasher.key(hasher.fields[0], text) for text in "ab")
+    for rows in (hasher.rows(batch), hasher.rows_of_dicts(batch.to_pylist())):
+        assert (rows.keys.tolist(), rows.fields.tolist()) == ([a, b, a, b], [0, 1, 1, 0])
+
+
 def test_width_when_no_value_is_absent_then_pairs_a_row():
     rows = FieldHasher((Field.categorical("new"), Field.keys("ids", width=2))).rows(BATCH)
     assert rows.width == 3

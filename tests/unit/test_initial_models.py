@@ -88,5 +88,7 @@ def test_initial_model_when_of_another_kind_then_config_error(tmp_path):
         LinearSVC(initialModel=binomial)
     with pytest.raises(ConfigError, match="initialModel: expected a model of boosted trees, got int"):
         algorithms.GBTRegressor(initialModel=3)
+    with pytest.raises(ConfigError, match="initialModel: expected a DeepFMModel, got LogisticRegressionModel"):
+        algorithms.DeepFM(initialModel=binomial)
     with pytest.raises(UsageError, match="initialModel: a file of the estimator would lack it"):
         LogisticRegression(initialModel=binomial).save(str(tmp_path / "estimator"))

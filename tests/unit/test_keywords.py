@@ -14,8 +14,8 @@ from ps2.algorithms.frame.settings import settings_of
 
 CLASSES = [getattr(algorithms, name) for name in algorithms.__all__]
 ESTIMATORS = [cls for cls in CLASSES if issubclass(cls, ByName) and cls.takes_keywords()]
-# The keywords for models and functions, which are not params.
-OBJECTS = ("initialModel", "objective", "customMetric")
+# The keywords for models, rows and functions, which are not params.
+OBJECTS = ("initialModel", "validationData", "objective", "customMetric")
 PARAMS = [cls for cls in CLASSES if issubclass(cls, ByName)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ps2.algorithms.text import queries
 from ps2.algorithms.text.libsvm import LabelledRows, fault_of
 from ps2.algorithms.text.paths import check_local
 from ps2.errors import InputError
@@ -23,6 +24,7 @@ FAULTS = {
     "1 -3:1": "index: expected an integer from 1 on, 9 at most, got '-3' in '-3:1'",
     "1 2.5:1": "index: expected an integer from 1 on, 9 at most, got '2.5' in '2.5:1'",
     "1 10:1": "index: expected an integer from 1 on, 9 at most, got '10' in '10:1'",
+    "1 qid:7 2:1": "index: expected a feature, got the query 'qid:7', which ps2 train gbt --task ranking reads",
     "1 5:1 5:2": "index: expected an integer above 5, the index before, and 9 at most, got '5' in '5:2'",
     "1 5:1 3:2": "index: expected an integer above 5, the index before, and 9 at most, got '3' in '3:2'",
     f"1 {'7' * 50}:1": f"index: expected an integer from 1 on, 9 at most, got '{'7' * 40}...' in '{'7' * 40}...'",
@@ -37,6 +39,33 @@ def test_fault_of_when_line_is_bad_then_says_expected_and_got(line):
 @pytest.mark.parametrize("line", ["", " \n", "# 1:2:3", "1", "-1.5e-3  1:.5 9:-2. ", "+1 2:1E5\r\n", "1\t 2:1\t 3:1"])
 def test_fault_of_when_a_line_is_fine_then_there_is_none(line):
     assert fault_of(line, features=9) is None
+
+
+RELEVANCE = "label: expected a relevance, a whole number from 0 to 31, got "
+QID = "query: expected qid: and a number up to 9223372036854775807 after the label (or each query's rows in FILE.query)"
+QUERY_FAULTS = {
+    "spam qid:1 2:1": f"{RELEVANCE}'spam'",
+    "32 qid:1 2:1": f"{RELEVANCE}'32'",
+    "-1 qid:1 2:1": f"{RELEVANCE}'-1'",
+    "0.5 qid:1 2:1": f"{RELEVANCE}'0.5'",
+    "1": f"{QID}, got ''",
+    "1 2:1": f"{QID}, got '2:1'",
+    "1 qid:1.5 2:1": f"{QID}, got 'qid:1.5'",
+    "1 qid:9223372036854775808 2:1": f"{QID}, got 'qid:9223372036854775808'",
+    "1 qid:1 qid:2 2:1": "index: expected a feature, got the query 'qid:2', which ps2 train gbt --task ranking reads",
+    "1 qid:1 2:1f": "value: expected a number, got '1f' in '2:1f'",
+    "1 qid:1 10:1": "index: expected an integer from 1 on, 9 at most, got '10' in '10:1'",
+}
+
+
+@pytest.mark.parametrize("line", QUERY_FAULTS)
+def test_describe_fault_when_line_is_bad_then_says_why(line):
+    assert queries.describe_fault(line + "\n", features=9) == QUERY_FAULTS[line]
+
+
+@pytest.mark.parametrize("line", ["", "# 2", "2 qid:7", "\t3.0  qid:007\t1:.3 5:NaN # 6:x\r\n", f"0 qid:{2**60} 9:1#"])
+def test_describe_fault_when_line_is_fine_then_none(line):
+    assert queries.describe_fault(line, features=9) is None
 
 
 def rows_with(*labels):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.client.matrix import DCVMatrix
-from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
+from ps2.client.fleet import Loan, lending
+from ps2.client.matrix import DCVMatrix, own, owning
+from ps2.errors import DTypeError, LimitError, NotFoundError, OutOfRangeError, ShapeError, UsageError
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -254,3 +255,70 @@ def test_grow_when_memory_is_short_then_limit_error_unchanged(ps):
     with pytest.raises(LimitError, match="growing to 1000000 rows"):
         m.grow(1_000_000)
     assert (m.rows, m.pull(range(2)).sum()) == (2, 2 * 2**20)
+
+
+def named_matrix():
+    return DCV.dense(DIM, 3, name="owned").matrix()
+
+
+def is_there_after_gc():
+    """Return whether the matrix is there after garbage collection and a call that allocates."""
+    gc.collect()
+    DCV.dense(DIM).free()
+    try:
+        DCV.existing("owned")
+    except NotFoundError:
+        return False
+    return True
+
+
+def test_matrix_when_owned_and_dropped_then_name_is_free(ps):
+    matrix = named_matrix()
+    own(matrix)
+    assert is_there_after_gc()
+    del matrix
+    assert not is_there_after_gc()
+
+
+def test_owned_matrix_when_pickled_then_stays(ps):
+    matrix = named_matrix()
+    own(matrix)
+    copy = pickle.loads(pickle.dumps(matrix))
+    del matrix
+    assert is_there_after_gc()
+    copy.free()
+
+
+def test_owned_matrix_when_lent_then_stays_until_loan_is_over(ps):
+    matrix, is_over = named_matrix(), False
+    own(matrix)
+    with lending(lambda: Loan("token", lambda: is_over)):
+        copy = pickle.loads(pickle.dumps(matrix))
+    del matrix
+    assert is_there_after_gc()
+    copy.add([2], np.ones((1, DIM)))
+    is_over = True
+    assert not is_there_after_gc()
+
+
+def test_owned_matrix_when_loan_has_no_end_then_stays(ps):
+    matrix = named_matrix()
+    own(matrix)
+    with lending(lambda: None):
+        copy = pickle.loads(pickle.dumps(matrix))
+    del matrix
+    assert is_there_after_gc()
+    copy.free()
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+def test_owning_when_pickled_in_block_then_owns_as_before(ps, is_owned):
+    matrix = named_matrix()
+    if is_owned:
+        own(matrix)
+    with owning([matrix]):
+        copy = pickle.loads(pickle.dumps(matrix))
+    del matrix
+    assert is_there_after_gc() != is_owned
+    if not is_owned:
+        copy.free()

@@ -327,7 +327,7 @@ def test_cross_when_separated_otherwise_then_error_writes_it():
 @pytest.mark.parametrize("cls", ALL)
 def test_estimator_when_signature_is_asked_then_lists_all_params(cls):
     names = [param.name for param in cls().params]
-    assert sorted(inspect.signature(cls).parameters) == sorted([*names, "initialModel"])
+    assert sorted(inspect.signature(cls).parameters) == sorted([*names, "initialModel", "validationData"])
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -27,6 +27,9 @@ REQUIRED = {
     "width": 1,
     "k": 8,
     "linear": 9,
+    "source": 3,
+    "target": 40,
+    "count": 20,
 }
 SAMPLES = 4
 PENALTIES = {"l1": 0.3, "l2": 0.6}
@@ -312,6 +315,10 @@ def at_blocks(oracle):
     return step
 
 
+def oracle_embedding_copy(m, source, target, count):
+    m[:, np.arange(target, target + count)] = m[:, np.arange(source, source + count)]
+
+
 def oracle_embedding_sgd(block, gradient, **params):
     oracle_sgd(block[: gradient.size], gradient, **params)
 
@@ -390,6 +397,7 @@ ORACLES = {
     "columns_fill": oracle_fill,
     "embedding_pull": lambda m, slots, *, k: oracle_columns_pull(m, slots)[:, :k],
     "embedding_count": lambda m: float(len(m)),
+    "embedding_copy": oracle_embedding_copy,
     "embedding_sgd": at_blocks(oracle_embedding_sgd),
     "embedding_adagrad": at_blocks(oracle_embedding_adagrad),
     "embedding_adam": at_blocks(oracle_embedding_adam),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.factors.top_k import LEFT, RIGHT, Candidates, pair_products, rounding_slack
+from ps2.algorithms.factors.top_k import LEFT, RIGHT, Candidates, Excluded, pair_products, rounding_slack
 
 
 def sequential(left, right):
@@ -75,6 +75,26 @@ def test_best_when_scores_ascend_then_every_item_is_considered():
     right = np.arange(5000, dtype=np.float32)[:, None]
     _, positions = Candidates(right).best(np.ones((1, 1), np.float32), 4)
     assert positions.tolist() == [[4999, 4998, 4997, 4996]]
+
+
+@pytest.mark.parametrize("sizes", [(1, 2000, 3), (LEFT + 3, RIGHT + 5, 8)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.995, 1.0])
+def test_best_when_some_are_excluded_then_best_of_the_others(sizes, share):
+    m, n, dim = sizes
+    rng = np.random.default_rng(7)
+    left, right = vectors(rng, m, dim), vectors(rng, n, dim)
+    is_excluded = rng.random((m, n)) < share
+    pairs = [np.concatenate([both, both[::-1][:5], [-1]]) for both in np.nonzero(is_excluded)]  # repeated, unknown
+    pairs[0][-6:-1] = np.nonzero(is_excluded)[0][::-1][:5]
+    scores, positions = Candidates(right).best(left, 10, Excluded.from_pairs(*pairs, m))
+    own = sequential(left, right)
+    for row in range(m):
+        others = np.flatnonzero(~is_excluded[row])
+        best = others[np.lexsort((-others, -own[row, others]))][:10]
+        chosen = positions[row] >= 0
+        np.testing.assert_array_equal(positions[row, chosen], best)
+        np.testing.assert_array_equal(scores[row, chosen], own[row, best])
+        assert np.isnan(scores[row, ~chosen]).all()
 
 
 def test_slack_when_sums_are_in_any_order_then_bounds_difference():

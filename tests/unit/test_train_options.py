@@ -19,6 +19,7 @@ from ps2.algorithms import (
     LINE,
     DictionaryLearning,
     GBTClassifier,
+    GBTRanker,
     GBTRegressor,
     KMeans,
     LogisticRegression,
@@ -40,16 +41,25 @@ from ps2.cli.training.trees import GBTCommand
 from ps2.errors import ConfigError, InputError, PS2Error
 from tests.commands import assert_one_line, ps2
 
-SHARED = {"input", "test", "features", *(field.name for field in fields(RunOptions))}
+SHARED = {
+    "input",
+    "test",
+    "format",
+    "columns",
+    "features",
+    "label",
+    "weight",
+    *(field.name for field in fields(RunOptions)),
+}
 # Not of an estimator.
-OWN = {"task", "validation", "xgboost"}
+OWN = {"task", "categories", "validation", "xgboost"}
 
 
 @pytest.mark.parametrize(
     ("command", "estimators"),
     [
         ("lr", [LogisticRegression]),
-        ("gbt", [GBTClassifier, GBTRegressor]),
+        ("gbt", [GBTClassifier, GBTRegressor, GBTRanker]),
         ("forest", [RandomForestClassifier, RandomForestRegressor]),
     ],
 )
@@ -171,6 +181,8 @@ def test_train_when_asked_what_cannot_be_then_spark_starts_not(family, fault, tm
     assert messages in str(result.exception)
 
 
+# The deep models of ``ps2 train ctr``.
+DEEP = "deepfm, wide-deep, dcn, xdeepfm, autoint, din"
 WRONG = {
     "lr": [
         (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
@@ -234,8 +246,18 @@ WRONG = {
         (["--via", "moon"], 2, "--via"),
     ],
     "ctr": [
-        (["--rank", "3"], 2, "--rank: expected --model fm or deepfm or wide-deep, got lr"),
-        (["--plots", "here"], 2, "--plots: expected --model deepfm or wide-deep, got lr"),
+        (
+            ["--rank", "3"],
+            2,
+            f"--rank: expected --model fm or {DEEP.replace(', ', ' or ')}, got lr",
+        ),
+        (
+            ["--plots", "here"],
+            2,
+            f"--plots: expected --model {DEEP.replace(', ', ' or ')}, got lr",
+        ),
+        (["--model", "din"], 2, "--histories: expected with --model din and no other, got --model din"),
+        (["--model", "din", "--histories", "a"], 2, "--histories: expected columns such as clicked:item, got 'a'"),
         (["--columns", "a,b", "--format", "parquet"], 2, "--columns: expected CSV or TSV files, got Parquet"),
     ],
 }
@@ -334,10 +356,8 @@ def test_gbt_when_defaults_are_set_then_other_options_follow(make_estimator):
 
 def test_ctr_when_models_differ_then_help_tells_models():
     options = {option.name: option for option in train.commands["ctr"].params}
-    assert options["maxIter"].help.endswith(
-        "passes over the rows (deepfm, wide-deep).  [default: 1 (lr, fm). 5 (deepfm, wide-deep)]"
-    )
-    assert options["factorSize"].help.startswith("The size of a key's vector (fm, deepfm, wide-deep).")
+    assert options["maxIter"].help.endswith(f"at most 8 ({DEEP}).  [default: 1 (lr, fm). 0 ({DEEP})]")
+    assert options["factorSize"].help.startswith(f"The size of a key's vector (fm, {DEEP}).")
     assert options["seed"].help == "The seed of all random numbers."
 
 

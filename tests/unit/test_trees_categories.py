@@ -7,6 +7,7 @@ import pytest
 
 from ps2.algorithms.trees import layout, ops
 from ps2.algorithms.trees.estimator import GBTClassifier, GBTRegressor
+from ps2.algorithms.trees.forests.estimator import RandomForestClassifier, RandomForestRegressor
 from tests.tree_estimators import fit
 
 COUNT, LAMBDA = 12, 0.5
@@ -99,7 +100,7 @@ def noise_table(rows, ids, seed):
     """Return features, labels and the number of categories: a useful number, and an id that labels do not depend on."""
     rng = np.random.default_rng(seed)
     number = rng.normal(size=rows)
-    y = rng.random(rows) < 1 / (1 + np.exp(-number))
+    y = rng.random(rows) < 1 / (1 + np.exp(-1.2 * number))
     return np.column_stack([number, rng.integers(0, ids, rows)]), y.astype(float), {1: ids}
 
 
@@ -110,17 +111,47 @@ def auc(y, margins):
     return (ranks[y > 0].sum() - positives * (positives + 1) / 2) / (positives * (len(y) - positives))
 
 
-@pytest.mark.parametrize("defaults", ["pyspark", "xgboost"])
-def test_fit_when_a_column_of_ids_is_noise_then_it_costs_little(defaults):
+def noise_auc(**params):
+    """Return the AUC of 50 trees on other rows of the noise table, less the AUC of the useful number alone."""
     x, y, categories = noise_table(20_000, 2_000, 0)
     other_x, other_y, _ = noise_table(20_000, 2_000, 1)
-    number_alone = auc(other_y, other_x[:, 0])
-    params = {"defaults": defaults, "maxIter": 50, "stepSize": 0.1, "minChildWeight": 20.0, "numWorkers": 1}
-    model = fit(GBTClassifier(**params), x, y, categories=categories, classes=2)
-    assert auc(other_y, model._trained.margins(other_x).ravel()) > number_alone - 0.02
-    free = {"catSmooth": 0.0, "catL2": 0.0, "maxCatThreshold": 4_000, "minDataPerGroup": 1}
-    unregularised = fit(GBTClassifier(**params, **free), x, y, categories=categories, classes=2)
-    assert auc(other_y, unregularised._trained.margins(other_x).ravel()) < number_alone - 0.05
+    estimator = GBTClassifier(maxIter=50, stepSize=0.1, minChildWeight=20.0, numWorkers=1, **params)
+    model = fit(estimator, x, y, categories=categories, classes=2)
+    return auc(other_y, model._trained.margins(other_x).ravel()) - auc(other_y, other_x[:, 0])
+
+
+@pytest.mark.parametrize("defaults", ["pyspark", "xgboost", "lightgbm", "catboost"])
+def test_fit_when_a_column_of_ids_is_noise_then_it_costs_little(defaults):
+    assert noise_auc(defaults=defaults) > -0.02  # so it is above 0.75: the number alone has 0.774
+
+
+def test_fit_when_ids_have_no_rules_then_noise_costs_much():
+    assert noise_auc(catSmooth=0.0, catL2=0.0, maxCatThreshold=4_000, minDataPerGroup=1) < -0.05
+
+
+@pytest.mark.parametrize(("bins", "lowest", "highest"), [(32, -0.01, 0.01), (2_000, -1.0, -0.05)])
+def test_forest_when_ids_are_noise_then_max_bins_decides(bins, lowest, highest):
+    x, y, categories = noise_table(20_000, 2_000, 0)
+    other_x, other_y, _ = noise_table(20_000, 2_000, 1)
+    model = fit(RandomForestClassifier(maxBins=bins, numWorkers=1), x, y, categories=categories, classes=2)
+    score = auc(other_y, model.fitted.predictProbability(other_x)[:, 1])
+    assert lowest < score - auc(other_y, other_x[:, 0]) < highest
+
+
+@pytest.mark.parametrize(("bins", "light"), [(40, 10), (39, 20)])
+@pytest.mark.parametrize(("via", "workers"), [("local", 1), ("servers", 3)])
+@pytest.mark.parametrize("category", [3, 39])
+def test_forest_when_categories_exceed_bins_then_groups(bins, light, category, via, workers):
+    x = np.repeat(np.arange(40.0), 10)[:, None]
+    one_tree = {"numTrees": 1, "maxDepth": 1, "bootstrap": False, "maxBins": bins}
+    model = fit(
+        RandomForestRegressor(via=via, numWorkers=workers, **one_tree),
+        x,
+        (x[:, 0] == category) * 1.0,
+        categories={0: 40},
+    )
+    predictions = model.fitted.predict(x)
+    assert min(np.unique(predictions, return_counts=True)[1]) == light
 
 
 def test_fit_when_table_is_small_then_categories_still_split():
@@ -128,6 +159,13 @@ def test_fit_when_table_is_small_then_categories_still_split():
     y = np.isin(x[:, 0], [1.0, 4.0, 5.0]).astype(float)
     model = fit(GBTRegressor(maxIter=1, maxDepth=1), x, y, categories={0: 6})
     assert len(np.unique(model._trained.margins(x))) == 2
+
+
+@pytest.mark.parametrize(("bins", "rows"), [(5, 12), (4, 84)])
+def test_classes_when_categories_fit_bins_then_groups_are_small(bins, rows):
+    x = np.repeat(np.arange(5.0), [12, 72, 72, 72, 72])[:, None]
+    model = fit(GBTClassifier(maxIter=1, maxDepth=1, catL2=0.0, maxBins=bins), x, x[:, 0] == 0, categories={0: 5})
+    assert (model._trained.margins(x) == model._trained.margins(x)[0]).sum() == rows
 
 
 def test_fit_when_min_data_per_group_is_set_then_groups_stay():

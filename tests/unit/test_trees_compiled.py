@@ -40,6 +40,8 @@ KINDS = {
     "sparse": ("logistic", {"maxDepth": 6}, True),
     "sparse, leaf": ("squared", {"growth": "leaf", "maxLeaves": 30, "maxDepth": 9, "minInstancesPerNode": 4}, False),
     "sparse, monotone": ("huber", {"monotoneConstraints": SIGNS, "maxDepth": 5}, False),
+    "nodes sample": ("logistic", {"node_features": 3, "maxDepth": 6}, False),
+    "sparse, nodes sample": ("squared", {"node_features": 2, "growth": "leaf", "maxLeaves": 30, "maxDepth": 20}, True),
     "no split": ("squared", {"maxDepth": 0}, False),
     "no gain": ("squared", {"minSplitLoss": 1e9}, False),
 }

@@ -63,7 +63,7 @@ def mean_error(margins, labels, weights):
 )
 @pytest.mark.parametrize("via", ["servers", "local"])
 def test_objective_when_formula_of_loss_then_its_trees(maker, function, y, via):
-    params = {**SMALL, "weightCol": "w", "via": via, "subsamplingRate": 0.8}
+    params = {**SMALL, "weightCol": "w", "via": via, "subsamplingRate": 0.8, "defaults": "xgboost"}
     ours, theirs = fit(maker(**params, objective=function), X, y, w=WEIGHTS), fit(maker(**params), X, y, w=WEIGHTS)
     for tree, expected in zip(ours.fitted.forest.trees, theirs.fitted.forest.trees, strict=True):
         for name in ("feature", "threshold", "left", "count"):

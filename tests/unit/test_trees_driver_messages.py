@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, AddResiduals, FinalNodes, Moves
-from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.gradients import Objective, quantise_pairs
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.program import min_rows_to_split
 from ps2.algorithms.trees.rows import row_ids, sample_rows
@@ -70,6 +70,14 @@ def test_draw_when_rows_are_many_then_each_tree_takes_its_share(fraction):
     assert first.mean() == pytest.approx(fraction, abs=0.02)
     assert (first & second).mean() == pytest.approx(fraction**2, abs=0.02)
     np.testing.assert_array_equal(sample_rows(ids[::2], key_of(5, 0), fraction), first[::2])
+
+
+def test_draw_and_rounding_when_the_key_is_one_are_independent():
+    ids, key = np.arange(20_000), key_of(5, 1)
+    rounded = quantise_pairs(np.full((len(ids), 2), 1.5), ids, key, (1.0, 1.0)) == 2
+    is_sampled = sample_rows(ids, key, 0.5)
+    for is_up in rounded.T:
+        assert is_up[is_sampled].mean() == pytest.approx(is_up[~is_sampled].mean(), abs=0.03)
 
 
 @pytest.mark.parametrize(

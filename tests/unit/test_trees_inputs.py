@@ -73,11 +73,42 @@ def test_validation_when_only_held_out_lack_feature_then_same():
         assert (one.value == other.value).all()
 
 
+@pytest.mark.parametrize("complexity", [0, 1])
+@pytest.mark.parametrize("others", [np.nan, KINDS])
+def test_validation_when_category_is_held_out_only_then_same(others, complexity):
+    """Only held-out rows lack the category, or have a category that no other row has."""
+    rng = np.random.default_rng(3)
+    x, held = rng.integers(0, KINDS, (240, 2)).astype(float), np.arange(240) % 4 == 0
+    y = np.isin(x[:, 0], [1, 4]) + x[:, 1] + rng.normal(size=240) / 8
+    lacking = np.where(held[:, None] & [True, False], others, x)
+    estimator = GBTRegressor(
+        maxIter=4, validationIndicatorCol="held", earlyStoppingRounds=4, maxCtrComplexity=complexity, minCtrCategories=2
+    )
+    categories = {0: KINDS + 1, 1: KINDS}
+    trees = [fit(estimator, values, y, held=held, categories=categories).fitted.forest.trees for values in (x, lacking)]
+    for one, other in zip(*trees, strict=False):
+        assert one.to_debug_string() == other.to_debug_string()
+        assert (one.default_left == other.default_left).all()
+        assert (one.value == other.value).all()
+
+
+@pytest.mark.parametrize("complexity", [0, 2])
+def test_trees_when_workers_have_no_categories_then_any_fleet(complexity):
+    x, y = np.array([[1.0, 3.0], [2.0, np.nan], [1.0, 0.0]]), [0.0, 1.0, 1.0]
+    rules = {"catSmooth": 0.0, "minDataPerGroup": 1, "maxCtrComplexity": complexity, "minCtrCategories": 2}
+    models = [
+        fit(GBTRegressor(maxIter=2, via=via, numWorkers=workers, **rules), x, y, categories={0: 3, 1: 9})
+        for via, workers in (("local", 1), ("servers", 2), ("servers", 5))
+    ]
+    assert models[0].totalNumNodes > 2
+    assert same_trees(*models)
+
+
 def test_trees_when_columns_are_uninformative_then_are_not_split():
     x = X.copy()
     x[:, 1], x[:, 2] = np.nan, 1.0
     x[:, 3] = np.where(np.isnan(x[:, 3]), np.nan, 0.0)
-    model = fit(GBTRegressor(maxIter=2, minChildWeight=0.0), x, Y, categories={3: 1})
+    model = fit(GBTRegressor(maxIter=2, minChildWeight=0.0), x, Y, categories={1: 0, 3: 1})
     used = set(np.concatenate([tree.feature for tree in model.fitted.forest.trees]))
     assert {0} < used - {-1} <= {0, 3}  # of the last, all that is known is whether it is there
 
@@ -87,6 +118,8 @@ def test_trees_when_columns_are_uninformative_then_are_not_split():
     [
         (float(KINDS), "1 of 240 rows hold values that are no category, such as 6 in row .*: feature 0 has 6 categ"),
         (1.5, "such as 1.5 in row .* expected NaN or a whole number from 0 to 5"),
+        (-1.0, "such as -1 in row .* expected NaN or a whole number from 0 to 5"),
+        (2.0**53 + 2, "such as 9.0072e.15 in row .* expected NaN or a whole number from 0 to 5"),
         (float("inf"), "1 of 240 rows hold infinite values"),
     ],
 )
@@ -95,6 +128,11 @@ def test_rows_when_a_value_cannot_be_then_error_names_it(value, message):
     x[7, 0] = value
     with pytest.raises(InputError, match=message):
         fit(GBTRegressor(), x, np.arange(240) % 2, categories={0: KINDS})
+
+
+def test_rows_when_feature_has_no_category_then_only_nan_fits():
+    with pytest.raises(InputError, match=r"feature 0 has 0 categories, so expected NaN$"):
+        fit(GBTRegressor(), np.zeros((3, 1)), np.arange(3), categories={0: 0})
 
 
 @pytest.mark.parametrize(

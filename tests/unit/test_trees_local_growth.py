@@ -28,6 +28,8 @@ PROBLEM = TreeProblem(Objective("softmax", 3), 4, (0.0, 0.1, -0.1))
 OPTIONS = plans.boosting(
     maxIter=5, maxDepth=3, maxBins=20, stepSize=0.4, validationIndicatorCol="held", validationTol=0.0, via="local"
 )
+DART = plans.changed(OPTIONS, boostingType="dart", dropRate=0.5, skipDrop=0.0, earlyStoppingRounds=5)
+KINDS = {"gbdt": OPTIONS, "dart": DART}
 FACTS = facts_of(np.zeros(300))
 
 
@@ -110,11 +112,18 @@ def by_round(monkeypatch):
     monkeypatch.setattr(local_worker, "CLOCK_TIME_S", 0.0)
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def options(request):
+    return KINDS[request.param]
+
+
 @pytest.fixture(scope="module")
-def whole():
+def whole(options):
     """A training whose trees all grow in one clock."""
-    run = run_of()
-    run.attempt()
+    run = run_of(options)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(local_worker, "CLOCK_TIME_S", 1000.0)
+        run.attempt()
     return run
 
 
@@ -127,8 +136,8 @@ def test_local_when_trees_take_one_clock_then_tells_all_rounds(whole):
 
 
 @pytest.mark.usefixtures("by_round")
-def test_local_when_worker_begins_again_then_same_trees(whole):
-    run = run_of(ends_after=2)
+def test_local_when_worker_begins_again_then_same_trees(whole, options):
+    run = run_of(options, ends_after=2)
     for _ in range(4):
         run.attempt()
     assert bits(run) == bits(whole)
@@ -136,8 +145,8 @@ def test_local_when_worker_begins_again_then_same_trees(whole):
 
 
 @pytest.mark.usefixtures("by_round")
-def test_local_when_fleet_rolls_back_then_same_trees(whole):
-    run = run_of(ends_after=4)
+def test_local_when_fleet_rolls_back_then_same_trees(whole, options):
+    run = run_of(options, ends_after=4)
     run.attempt()
     run.clock, run.told, run.ends_after = FIRST_CLOCK + 1, run.told[:2], 1000
     run.attempt()
@@ -146,10 +155,10 @@ def test_local_when_fleet_rolls_back_then_same_trees(whole):
 
 
 @pytest.mark.usefixtures("by_round")
-def test_local_when_driver_is_lost_then_next_one_goes_on(whole):
+def test_local_when_driver_is_lost_then_next_one_goes_on(whole, options):
     names, reported = Names("trees"), []
     for rounds, clocks in ((2, 1000), (5, 2), (5, 1000)):
-        run = run_of(plans.changed(OPTIONS, maxIter=rounds), names, told=reported, ends_after=clocks)
+        run = run_of(plans.changed(options, maxIter=rounds), names, told=reported, ends_after=clocks)
         run.attempt()
         reported = run.told
         names = Names("trees", lambda name: None, (run.clock, run.clock), reported)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ps2.algorithms.trees.cut_points import integer_weights, unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import integer_weights, unit_of
 from ps2.algorithms.trees.tree_matrices import check_memory
 from ps2.errors import LimitError
 from tests import plans

@@ -176,8 +176,34 @@ def test_labels_when_tiny_then_trees_part_them():
 
 def test_a_class_when_rare_then_leaves_stay_small():
     x, y = np.arange(2000.0)[:, None] * [1.0, 0.0, 0.0, 0.0], np.arange(2000) == 77
-    assert fit(GBTClassifier(maxIter=1, stepSize=1.0), x, y).fitted.forest.trees[0].value.max() == 8.0
+    assert fit(GBTClassifier(maxIter=1), x, y).fitted.forest.trees[0].value.min() == -2.0
+    three = np.where(y, 2, np.arange(2000) % 2)
+    assert fit(GBTClassifier(maxIter=1), x, three).fitted.forest.trees[2].value.max() == 8.0
     assert fit(GBTClassifier(defaults="xgboost", maxIter=1), x, y).fitted.forest.trees[0].value.min() > -1
+
+
+# Losses after each tree of pyspark.ml's GBTClassifier(maxIter=6, maxDepth=3) with labels Y > 0, twice as large as ours.
+PYSPARK_LOSSES = [
+    ({}, [0.905745, 0.838947, 0.794423, 0.755045, 0.717996, 0.682394]),
+    ({"weightCol": "w"}, [0.876109, 0.816460, 0.774677, 0.736311, 0.703369, 0.675902]),
+]
+
+
+@pytest.mark.parametrize(("weight", "expected"), PYSPARK_LOSSES)
+def test_classes_when_pyspark_fits_the_same_then_losses_agree(weight, expected):
+    created = fit(GBTClassifier(maxIter=6, maxDepth=3, **weight), X, Y > 0, w=WEIGHTS)
+    np.testing.assert_allclose(np.array(created.summary.objectiveHistory[-6:]) * 2, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
+def test_classes_when_defaults_are_pysparks_then_leaves_means(weight):
+    created = fit(GBTClassifier(maxIter=3, maxDepth=3, **weight), X, Y > 0, w=WEIGHTS)
+    weights, margins = WEIGHTS if weight else np.ones(len(Y)), np.zeros(len(Y))
+    for factor, leaves in zip([4.0, 0.8, 0.8], created.fitted.leaves(X).T, strict=True):
+        gradients = weights * ((Y > 0) - 1 / (1 + np.exp(-margins)))
+        sums, totals = (np.bincount(leaves, values)[leaves] for values in (gradients, weights))
+        margins += factor * sums / totals
+    np.testing.assert_allclose(created.fitted.margins(X)[:, 0], margins, atol=1e-6)
 
 
 def test_labels_when_metadata_adds_classes_then_all_have_trees():

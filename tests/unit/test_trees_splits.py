@@ -15,7 +15,8 @@ from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import SMALL_BYTES, DenseRows, Histograms
+from ps2.algorithms.trees.row_blocks import build_histograms
+from ps2.algorithms.trees.rows import SMALL_BYTES, DenseRows, Histograms, NodeRows
 from ps2.algorithms.trees.tree_matrices import add_histograms, boosting_matrices
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
@@ -85,10 +86,10 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
     order = np.arange(count, dtype=np.int32)
     nodes = {2: order[:5], 3: order, 4: order[5:200], 5: order[200:203], 6: order[:4]}
     pairs = rng.integers(1, 50, (count, channels))
-    histograms, parts = Histograms(rows, channels), [{}, {}]
+    histograms, parts = Histograms(rows.bins, channels), [{}, {}]
     for row, mine in nodes.items():
         for part, some in zip(parts, (mine[::2], mine[1::2]), strict=True):
-            part[row] = histograms.of(some, pairs)
+            (part[row],) = build_histograms(histograms, NodeRows(rows, some), [0], pairs)
     assert {row for row, (bins, _) in parts[0].items() if bins is None} == {3, 4}
     m = DCV.dense(features * size * channels, rows_with_marks(6), "int64", align=size * channels).matrix()
     m.push([0], layout_of(rows.bins.num_bins, rows.bins.first_columns, None, none.astype(np.int64), channels)[None])

@@ -86,7 +86,7 @@ def test_training_when_auc_stops_rising_then_best_is_kept():
     for rounds in range(1, best + 2):
         margins, label = created.fitted.first(rounds).margins(x[held])[:, 0], y[held]
         pairs = np.sign(margins[label][:, None] - margins[~label]) / 2 + 0.5
-        assert history[rounds - 1] == pytest.approx(pairs.mean(), abs=2e-4)
+        assert history[rounds - 1] == pytest.approx(pairs.mean(), abs=4e-4)
 
 
 def test_training_when_callback_returns_true_then_ends():

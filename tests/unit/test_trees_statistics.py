@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.training.checkpoint_names import UNNAMED
+from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.estimator import GBTClassifier, GBTRegressor
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.rows import row_ids
@@ -260,6 +263,27 @@ def test_xgboost_file_of_model_with_statistics_is_an_error(tmp_path):
     model = fit(GBTRegressor(maxIter=1, maxCtrComplexity=1), x, y, categories=CATEGORIES)
     with pytest.raises(UsageError, match="xgboost has no target statistics"):
         model._trained.saveXGBoost(str(tmp_path / "model.json"))
+
+
+@pytest.mark.parametrize("via", ["local", "servers"])
+def test_rows_with_statistics_are_freed_after_they_were_binned(via, monkeypatch):
+    references, are_freed = [], []
+    training_rows, plant = StatisticSums.training_rows, BoostedRows.plant
+
+    def watched_rows(self, *args):
+        rows = training_rows(self, *args)
+        references.append(weakref.ref(rows))
+        return rows
+
+    def watched_plant(self, *args):
+        are_freed.append(all(reference() is None for reference in references))
+        return plant(self, *args)
+
+    monkeypatch.setattr(StatisticSums, "training_rows", watched_rows)
+    monkeypatch.setattr(BoostedRows, "plant", watched_plant)
+    fit(GBTRegressor(maxIter=2, maxCtrComplexity=1, via=via), *table(), categories=CATEGORIES)
+    assert len(references) >= 1
+    assert are_freed[-1]
 
 
 def test_values_that_are_no_category_share_one_code():

@@ -8,37 +8,28 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ps2.algorithms.deep.interactions import (
+    CompressedInteraction,
+    CrossNetwork,
+    HistoryAttention,
+    Interaction,
+    SelfAttention,
+)
+from ps2.algorithms.deep.layers import Layer, stacked
 from ps2.array_types import Float32s
 from ps2.errors import ConfigError
 
-KindName = Literal["deepfm", "wide-deep", "two-tower"]
+KindName = Literal["deepfm", "wide-deep", "dcn", "xdeepfm", "autoint", "din", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
+# The interactions of the kinds that have one.
+INTERACTIONS: dict[str, type[Interaction]] = {
+    "dcn": CrossNetwork,
+    "xdeepfm": CompressedInteraction,
+    "autoint": SelfAttention,
+    "din": HistoryAttention,
+}
 # Prefixes of the layers' names: in the users' tower, in the items' tower, and in models without towers.
 LEFT, RIGHT, DEEP = "left", "right", "deep"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A fully connected layer. Its weights have the shape (inputs + 1, outputs); the last row is the bias."""
-
-    name: str
-    inputs: int
-    outputs: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.inputs + 1, self.outputs
-
-    @property
-    def size(self) -> int:
-        return (self.inputs + 1) * self.outputs
-
-    def initial(self, rng: np.random.Generator) -> Float32s:
-        """Return initial weights from Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
-        bound = math.sqrt(6.0 / (self.inputs + self.outputs))
-        weights = np.zeros(self.shape, np.float32)
-        weights[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
-        return weights
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,8 @@ class Architecture:
     """The kind and the sizes of a model.
 
     Attributes:
-        kind: "deepfm" (Guo et al., 2017), "wide-deep" (Cheng et al., 2016) or "two-tower" (Yi et al., 2019).
+        kind: "deepfm" (Guo et al., 2017), "wide-deep" (Cheng et al., 2016), "two-tower" (Yi et al., 2019), or a kind
+            of ``INTERACTIONS``.
         k: the size of an embedding vector.
         fields: the number of fields of a row.
         deep: the number of leading fields that are inputs of the layers or, in "two-tower", of the left tower. The
@@ -54,6 +46,7 @@ class Architecture:
         hidden: the sizes of the hidden layers; for "two-tower", the last size is that of both towers' vectors.
         dropout: the probability that the training drops an output of a hidden layer, in [0, 1).
         temperature: the divisor of the cosine of the two towers' vectors.
+        interaction: the interaction, for the kinds of ``INTERACTIONS``; None there: one of the default sizes.
     """
 
     kind: KindName
@@ -63,11 +56,14 @@ class Architecture:
     hidden: tuple[int, ...] = field(default=(400, 400))
     dropout: float = 0.0
     temperature: float = 0.1
+    interaction: Interaction | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"kind: expected one of {', '.join(KINDS)}, got {self.kind!r}")
         object.__setattr__(self, "hidden", tuple(int(size) for size in self.hidden))
+        if self.interaction is None and self.kind in INTERACTIONS:
+            object.__setattr__(self, "interaction", INTERACTIONS[self.kind]())
         for name, value in (("k", self.k), ("fields", self.fields), ("deep", self.deep), *enumerate(self.hidden)):
             if value < 1:
                 raise ConfigError(f"{'hidden' if isinstance(name, int) else name}: expected at least 1, got {value}")
@@ -91,8 +87,8 @@ class Architecture:
 
     @property
     def num_linear(self) -> int:
-        """The number of linear weights of a key, which come before its vector: 1, or 0 for towers."""
-        return 0 if self.has_towers else 1
+        """The number of linear weights of a key, which come before its vector: 1, or 0 for towers and DIN."""
+        return 0 if self.has_towers or self.kind == "din" else 1
 
     @property
     def width(self) -> int:
@@ -105,12 +101,16 @@ class Architecture:
         return self.fields if self.has_towers else self.deep
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return all layers, from the inputs to the output; for "two-tower", the left tower, then the right tower."""
+        """Return all layers, from the inputs to the output; for "two-tower", the left tower, then the right tower.
+
+        The layers of an interaction come last.
+        """
         if not self.has_towers:
-            return _stack(DEEP, self.deep * self.k, (*self.hidden, 1))
+            interaction = self.interaction.layers(self.deep, self.k) if self.interaction else ()
+            return (*stacked(DEEP, self.deep * self.k, (*self.hidden, 1)), *interaction)
         return (
-            *_stack(LEFT, self.deep * self.k, self.hidden),
-            *_stack(RIGHT, (self.fields - self.deep) * self.k, self.hidden),
+            *stacked(LEFT, self.deep * self.k, self.hidden),
+            *stacked(RIGHT, (self.fields - self.deep) * self.k, self.hidden),
         )
 
     def initial(self, seed: int) -> list[Float32s]:
@@ -124,10 +124,5 @@ class Architecture:
     @staticmethod
     def from_json(content: dict[str, Any]) -> Architecture:
         """Return the architecture from the result of ``to_json``."""
-        return Architecture(**content)
-
-
-def _stack(prefix: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
-    """Return consecutive layers with these numbers of outputs."""
-    widths = (inputs, *sizes)
-    return tuple(Layer(f"{prefix}{index}", widths[index], size) for index, size in enumerate(sizes))
+        sizes = content.get("interaction")
+        return Architecture(**{**content, "interaction": sizes and INTERACTIONS[content["kind"]](**sizes)})

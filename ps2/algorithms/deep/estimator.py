@@ -1,10 +1,10 @@
-"""The public estimators and models of deep learning: ``DeepFM``, ``WideAndDeep``, ``TwoTower``."""
+"""The public estimators and models of deep learning: ``DeepFM`` and its relatives, ``TwoTower``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,36 @@ from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
 from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.estimator_frame import DeepEstimator, DeepFittedModel
-from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
+from ps2.algorithms.deep.interactions import (
+    CompressedInteraction,
+    CrossNetwork,
+    HistoryAttention,
+    Interaction,
+    SelfAttention,
+)
+from ps2.algorithms.deep.settings import (
+    AttentionSettings,
+    ClickSettings,
+    CompressedSettings,
+    CrossSettings,
+    HistorySettings,
+    TowerSettings,
+)
+from ps2.algorithms.frame.arrow_batches import collect_vectors
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.keyed_models import KeyedClassModel, with_key_predictions
+from ps2.algorithms.frame.name_files import named_vectors
 from ps2.algorithms.frame.scoring import KeyScoring
+from ps2.client.fleet import lending
 from ps2.data.columns import join_names
 from ps2.data.hashing import Field, FieldHasher
+from ps2.data.ids import Names
 from ps2.errors import ConfigError, InputError
-from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.backend_lookup import backend_of, with_python
 from ps2.run.spark.frames import map_in_arrow
+
+# The temporary column of items' vectors.
+VECTOR = "ps2 vector"
 
 
 class _ClickModel(ClickSettings, DeepFittedModel, KeyedClassModel, Model):
@@ -38,7 +59,11 @@ class _ClickEstimator(ClickSettings, DeepEstimator):
 
     def _architecture(self, hasher: FieldHasher) -> Architecture:
         sizes = self.getFactorSize(), hasher.field_count, self._deep(hasher), tuple(self.getHiddenLayers())
-        return Architecture(self._KIND, *sizes, self.getDropoutRate())
+        return Architecture(self._KIND, *sizes, self.getDropoutRate(), interaction=self._interaction(hasher))
+
+    def _interaction(self, hasher: FieldHasher) -> Interaction | None:
+        """Return the interaction, of a kind that has one."""
+        return None
 
     def _deep(self, hasher: FieldHasher) -> int:
         """Return the number of leading fields that are inputs of the layers."""
@@ -97,6 +122,123 @@ class WideAndDeepModel(_ClickModel):
     __module__ = "ps2.algorithms.classification"
 
 
+class DCNv2(CrossSettings, _ClickEstimator, Estimator["DCNv2Model"]):
+    """Layers, and beside them a cross network, over embeddings, which are on servers (DCN V2, Wang et al., 2021).
+
+    The margin is the sum of the linear weights of a row's keys, the output of the layers, and that of the cross
+    network, whose layer l multiplies its inputs element by element with a linear map of layer l - 1 (Equation 1).
+
+    Example::
+
+        model = DCNv2(categoricalCols=["user", "ad"], crossLayers=3).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _SETTINGS = CrossSettings
+    _KIND = "dcn"
+
+    def _interaction(self, hasher: FieldHasher) -> Interaction:
+        return CrossNetwork(self.getCrossLayers())
+
+
+class DCNv2Model(CrossSettings, _ClickModel):
+    """A trained ``DCNv2``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class XDeepFM(CompressedSettings, _ClickEstimator, Estimator["XDeepFMModel"]):
+    """Layers, and beside them a compressed interaction network (CIN), over embeddings (xDeepFM, Lian et al., 2018).
+
+    The margin is the sum of the linear weights of a row's keys, the output of the layers, and that of the compressed
+    interaction network, whose feature maps are products of whole vectors (Equations 6, 7 and 15).
+
+    Example::
+
+        model = XDeepFM(categoricalCols=["user", "ad"], cinLayers=[64, 64]).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _SETTINGS = CompressedSettings
+    _KIND = "xdeepfm"
+
+    def _interaction(self, hasher: FieldHasher) -> Interaction:
+        return CompressedInteraction(tuple(self.getCinLayers()))
+
+
+class XDeepFMModel(CompressedSettings, _ClickModel):
+    """A trained ``XDeepFM``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class AutoInt(AttentionSettings, _ClickEstimator, Estimator["AutoIntModel"]):
+    """Layers, and beside them self-attention of the fields, over embeddings on servers (AutoInt, Song et al., 2019).
+
+    The margin is the sum of the linear weights of a row's keys, the output of the layers, and a linear map of the last
+    interacting layer (Equations 5 to 8 and 10). With layers this is AutoInt+ of Section 5.5; ``hiddenLayers=[]``
+    leaves a linear map of the embeddings.
+
+    Example::
+
+        model = AutoInt(categoricalCols=["user", "ad"], interactingLayers=3, numHeads=2).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _SETTINGS = AttentionSettings
+    _KIND = "autoint"
+
+    def _interaction(self, hasher: FieldHasher) -> Interaction:
+        return SelfAttention(self.getInteractingLayers(), self.getNumHeads(), self.getHeadSize())
+
+
+class AutoIntModel(AttentionSettings, _ClickModel):
+    """A trained ``AutoInt``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class DIN(HistorySettings, _ClickEstimator, Estimator["DINModel"]):
+    """Layers over embeddings, with attention of a candidate to a user's history (DIN, Zhou et al., 2018).
+
+    A history is a column of arrays, such as the items that a user has clicked, and its candidate a categorical column,
+    such as the item of the row. Both have the same embeddings. The vector of a history is the sum of its items'
+    vectors, each multiplied by an activation unit's output for item and candidate (Equation 3). There are no linear
+    weights. The order of a history does not matter.
+
+    Example::
+
+        model = DIN(categoricalCols=["user", "item"], historyCols={"clicked": "item"}).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _SETTINGS = HistorySettings
+    _KIND = "din"
+
+    def _hashed_fields(self) -> list[Field]:
+        fields, histories = super()._hashed_fields(), self.getHistoryCols()
+        categories = [field.columns[0] for field in fields if field.kind == "categorical"]
+        if not histories:
+            raise ConfigError('historyCols: expected a column of arrays and its candidate, as {"clicked": "item"}')
+        for candidate in histories.values():
+            if candidate not in categories:
+                names = join_names(categories)
+                raise ConfigError(f"historyCols: expected a candidate of categoricalCols ({names}), got {candidate!r}")
+        return fields + [Field.categorical(name, shared=candidate) for name, candidate in histories.items()]
+
+    def _interaction(self, hasher: FieldHasher) -> Interaction:
+        fields = zip(hasher.fields, hasher.first_numbers, strict=True)
+        numbers = {field.columns[0]: number for field, number in fields if field.kind == "categorical"}
+        histories = tuple((numbers[name], numbers[candidate]) for name, candidate in self.getHistoryCols().items())
+        return HistoryAttention(histories, tuple(self.getAttentionLayers()))
+
+
+class DINModel(HistorySettings, _ClickModel):
+    """A trained ``DIN``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
 class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
     """Two towers, for users and for items; the score of a pair is the cosine of their vectors (Yi et al., 2019).
 
@@ -122,8 +264,9 @@ class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
     def _sides(self, hasher: FieldHasher) -> tuple[list[Field], list[Field]]:
         """Return the fields of the users' tower, and those of the items' tower."""
         users = set(self.getUserCols() or ()) if self.isSet(self.userCols) else set()
-        if unknown := sorted(users - set(hasher.columns)):
-            raise ConfigError(f"userCols: expected key columns ({join_names(hasher.columns)}), got {unknown[0]!r}")
+        names = list(dict.fromkeys(column for field in hasher.fields for column in field.columns))
+        if unknown := sorted(users.difference(names)):
+            raise ConfigError(f"userCols: expected key columns ({join_names(names)}), got {unknown[0]!r}")
         left = [field for field in hasher.fields if users.issuperset(field.columns)]
         right = [field for field in hasher.fields if users.isdisjoint(field.columns)]
         if len(left) + len(right) < len(hasher.fields):
@@ -171,6 +314,28 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
         """Add the items' vectors, as ``userVectors`` does. The DataFrame needs only the columns of the items' tower."""
         return self._with_vectors(dataset, outputCol, right=True)
 
+    def export(self, path: str, since: Any = None, items: DataFrame | None = None, itemCol: str = "item") -> Any:
+        """Write an export that scores pairs and, with ``items``, recommends them to users (``ps2 serve``).
+
+        Args:
+            path: a folder, or any fsspec URL.
+            since: an earlier export, its number, or "last": write only the keys that have changed since that export.
+            items: the columns of the items' tower, a row for each item that may be recommended; the export has their
+                vectors, which pass through the driver. None: the export scores pairs only.
+            itemCol: a column of ``items`` with their ids, distinct integers or strings.
+
+        Raises:
+            InputError: an id is null or repeated, or has another type; or there are no rows.
+            RecoveryError: the files cannot be written. The previous export remains usable.
+        """
+        if items is None:
+            return self.fitted.export(path, since)
+        ids, vectors = collect_vectors(self.itemVectors(items, VECTOR), itemCol, VECTOR)
+        names = Names.from_values(ids, "item")
+        order = names.order()
+        ascending = Names(names.values.take(pa.array(order)), "item")
+        return self.fitted.export(path, since, named_vectors("item", ascending, vectors[order]))
+
     def _with_vectors(self, dataset: DataFrame, name: str, right: bool) -> DataFrame:
         check_frame(dataset)
         if name in dataset.columns:
@@ -187,8 +352,10 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
 
         column = StructField(name, ArrayType(FloatType(), False), False)
         schema = StructType([*dataset.schema.fields, column])
-        with_vectors: DataFrame = map_in_arrow(with_python(dataset), add_vectors, schema)
+        with lending(backend_of(dataset).loan):
+            with_vectors: DataFrame = map_in_arrow(with_python(dataset), add_vectors, schema)
         return with_vectors
 
 
 DeepFM._MODEL, WideAndDeep._MODEL, TwoTower._MODEL = DeepFMModel, WideAndDeepModel, TwoTowerModel
+DCNv2._MODEL, XDeepFM._MODEL, AutoInt._MODEL, DIN._MODEL = DCNv2Model, XDeepFMModel, AutoIntModel, DINModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,13 +18,14 @@ from ps2.algorithms.deep.program import DeepProgram, DeepTable, compared_setting
 from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.worker import Learner
 from ps2.algorithms.frame.dealing import check_workers, deal_rows
-from ps2.algorithms.frame.estimator import Job, SurveyingEstimator
+from ps2.algorithms.frame.estimator import HELD_OUT, Job, SurveyingEstimator
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.keyed_models import MANAGED_KEYS, KeyedEstimator, KeyedModel
 from ps2.algorithms.frame.memory import freed_on_failure
 from ps2.algorithms.frame.placement import Cores
 from ps2.algorithms.frame.tables import (
     NO_ROWS,
+    check_held_out,
     check_label_is_apart,
     check_numbers,
     check_times,
@@ -53,7 +54,7 @@ TABLE_ARGUMENTS = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed",
 # The temporary column of labels, all 1, for rows that are positive pairs and have no labels.
 POSITIVE = "ps2 positive"
 # The fields of ``Architecture`` in which an estimator must agree with a model that it continues to train.
-ARCHITECTURE_FIELDS = ("k", "fields", "deep", "hidden", "temperature")
+ARCHITECTURE_FIELDS = ("k", "fields", "deep", "hidden", "temperature", "interaction")
 # The params that are fixed when a table is allocated.
 TABLE_PARAMS = ("embeddingStepSize", "regParam", "initStd", *MANAGED_KEYS)
 
@@ -95,8 +96,16 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
     def _plan(self) -> DeepPlan:
         return DeepPlan(settings=self._values(self._SETTINGS), name=self._name)
 
+    def _fit(self, dataset: DataFrame) -> Any:
+        self._check_frame(dataset)
+        self._check()
+        return self._learn(dataset, self._initial, self._plan())
+
     def _learn_once(self, dataset: DataFrame, model: Any) -> Any:
-        plan = self._plan().with_settings(maxIter=1)
+        return self._learn(dataset, model, self._plan().with_settings(maxIter=1, patience=0))
+
+    def _learn(self, dataset: DataFrame, model: Any, plan: DeepPlan) -> Any:
+        """Train a model, which is new if ``model`` is None; a model that exists has no room for its best epoch."""
         if model is None:
             fitted, history = self._survey_and_train(plan, dataset)
             return self._finish_model(fitted, dataset, history)
@@ -108,9 +117,9 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
 
         def run(ps: PS2Context, on_step: OnStep) -> TrainingHistory:
             training_host(ps).streams.check_free(trained.name)
-            return train(ps, table, trained, plan, on_step)
+            return train(ps, table, trained, plan.with_settings(patience=0), on_step)
 
-        model._remember(dataset, self._train_in_context(table, 1, run))
+        model._remember(dataset, self._train_in_context(table, plan.settings.maxIter, run))
         return model
 
     def _model_factory(self, frame: DataFrame, given: DeepFittedModel | None) -> ModelFactory:
@@ -135,10 +144,11 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
             reader,
         )
 
-    def _begin(self, hasher: FieldHasher, name: str) -> DeepModel:
-        """Allocate a new model on the servers of the active context."""
+    def _begin(self, hasher: FieldHasher, name: str, with_copy: bool = False) -> DeepModel:
+        """Allocate a new model on the servers of the active context, with room for a copy if asked for."""
         architecture = self._architecture(hasher)
-        return DeepModel.new(architecture, hasher, table_arguments(self, architecture), self._seed, name)
+        arguments = {**table_arguments(self, architecture), "withCopy": with_copy}
+        return DeepModel.new(architecture, hasher, arguments, self._seed, name)
 
     def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
         """Return the model with this name on the fleet of a context."""
@@ -163,6 +173,10 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
             if self.isSet(name) and value != expected:
                 raise ConfigError(f"{name}: expected {expected}, as the model's table has, got {value}")
 
+    def _with_rows(self, job: Job) -> DeepPlan:
+        plan: DeepPlan = job.plan
+        return plan.with_passes(cast("DeepTable", job.table).rows)
+
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[DeepModel]:
         """Train a new model, or that of a restored context."""
         table: Any = job.table
@@ -173,7 +187,11 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         settings |= compared_settings(table, job.plan)
         # Compare the settings first: they determine the matrices that the checkpoint must have.
         Journal.of(names, settings, DeepProgram.number)
-        model = self._existing(table.hasher, name, ps) if names.finished_clocks else self._begin(table.hasher, name)
+        if names.finished_clocks:
+            model = self._existing(table.hasher, name, ps)
+        else:
+            keeps_best = table.held_total > 0 and job.plan.settings.patience > 0
+            model = self._begin(table.hasher, name, keeps_best)
         with freed_on_failure(model):
             return Trained(model, train(ps, table, model, job.plan, on_step, names, settings))
 
@@ -183,17 +201,21 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         spark = backend_of(dataset)
         label, weight = self._label(), self._if_set("weightCol")
         check_label_is_apart(label, hasher.columns)
+        held_out = self._if_set("validationIndicatorCol")
         check_workers(spark, self._requested_workers)
-        loads, total_weight, newest_s = survey_labels(dataset, label, weight, self._time_column())
-        num_rows = sum(load.rows for load in loads.values())
+        labels = survey_labels(dataset, label, weight, self._time_column(), held_out)
         # The column of weights can also be a key column.
         columns = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
+        if labels.held_weight:
+            columns.append(column(held_out).cast("boolean").alias(HELD_OUT))
         if label is None:
             columns.append(F.lit(1.0).alias(POSITIVE))
-        workers = min(self._requested_workers or spark.total_slots(), num_rows)
-        names = label or POSITIVE, weight
-        table = DeepTable(dataset.select(*columns), hasher, *names, workers, num_rows, total_weight, newest_s)
-        return table, DeepDealer(table, loads)
+        workers = min(self._requested_workers or spark.total_slots(), labels.rows)
+        table = DeepTable(
+            *(dataset.select(*columns), hasher, label or POSITIVE, weight, workers, labels.rows, labels.weight),
+            *(labels.newest_s, HELD_OUT if labels.held_weight else None, labels.held_weight),
+        )
+        return table, DeepDealer(table, labels.loads)
 
 
 class DeepFittedModel(DeepSettings, KeyedModel):
@@ -231,17 +253,36 @@ def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def survey_labels(
-    frame: DataFrame, label: str | None, weight: str | None, time: str | None
-) -> tuple[dict[int, Load], float, float]:
-    """Check the columns of labels, weights and times; raise InputError if there are no rows, or a value is invalid.
+@dataclass(frozen=True, eq=False)
+class LabelSurvey:
+    """The survey of the rows of a training.
 
-    Returns:
-        The load of each rdd_partition with rows, by its index; the sum of the weights of all rows; and the latest time
-        of a row, in seconds (minus infinity without times).
+    Attributes:
+        loads: the load of each rdd_partition with rows, by its index.
+        rows: the number of rows to train on.
+        weight, held_weight: the sums of the weights of the rows to train on, and of the others.
+        newest_s: the latest time of a row, in seconds; minus infinity without times.
     """
+
+    loads: dict[int, Load]
+    rows: int
+    weight: float
+    held_weight: float
+    newest_s: float
+
+
+def survey_labels(
+    frame: DataFrame, label: str | None, weight: str | None, time: str | None, held_out: str | None = None
+) -> LabelSurvey:
+    """Check the columns of labels, weights, times and held-out rows; raise InputError for no rows or a faulty value."""
     columns = [F.spark_partition_id().alias(PART), F.lit(1.0).alias(COST)]
     aggregates = list(map(F.expr, LOAD_SUMS))
+    w, is_held_out = F.lit(1.0), F.lit(False)
+    if held_out is not None:
+        check_held_out(frame, held_out)
+        columns.append(column(held_out).cast("boolean").alias("h"))
+        is_held_out = F.col("h")
+        aggregates += _faults("h", is_held_out.isNull())
     if label is not None:
         columns.append(_number(frame, label, "labels").alias("y"))
         aggregates += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))
@@ -249,12 +290,17 @@ def survey_labels(
         w = F.col("w")
         columns.append(_number(frame, weight, "weights").alias("w"))
         is_bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
-        aggregates += [*_faults("w", is_bad), F.sum(w).alias("total")]
+        aggregates += _faults("w", is_bad)
     if time is not None:
         columns.append(_seconds(frame, time).alias("t"))
         seconds = F.col("t")
         is_bad = seconds.isNull() | ~(F.abs(seconds) < float("inf"))
         aggregates += [*_faults("t", is_bad), F.max(seconds).alias("newest")]
+    aggregates += [
+        F.count(F.when(~is_held_out, 1)).alias("trained"),
+        F.sum(F.when(is_held_out, 0.0).otherwise(w)).alias("total"),
+        F.sum(F.when(is_held_out, w).otherwise(0.0)).alias("held_total"),
+    ]
     groups = in_one_partition_if_small(frame.select(*columns)).groupBy(PART).agg(*aggregates).collect()
     if not groups:
         raise InputError(NO_ROWS)
@@ -262,14 +308,21 @@ def survey_labels(
         ("y", label, "labels 0 or 1"),
         ("w", weight, "finite weights that are not negative"),
         ("t", time, "finite times"),
+        ("h", held_out, "true or false"),
     ):
         if name is not None and (faulty := [row for row in groups if row[f"{alias}_faults"]]):
             count, example = sum(row[f"{alias}_faults"] for row in faulty), faulty[0][f"{alias}_example"]
             raise InputError(f"column {name!r}: expected {expected}, got {example} in {count:,} rows")
-    total_weight = float(sum(row["rows" if weight is None else "total"] for row in groups))
-    if not 0 < total_weight < math.inf:
-        raise InputError(f"column {weight!r}: expected weights whose sum is finite and above 0, got {total_weight:g}")
-    return loads_of(groups), total_weight, NEVER if time is None else max(row["newest"] for row in groups)
+    rows, total, held_total = (sum(row[name] for row in groups) for name in ("trained", "total", "held_total"))
+    if not rows:
+        raise InputError(f"expected rows to train on, but all of them are held out ({held_out})")
+    if not 0 < total < math.inf or not held_total < math.inf:
+        raise InputError(
+            f"column {weight!r}: expected weights whose sum is finite and above 0, got {total:g} and, of held-out "
+            f"rows, {held_total:g}"
+        )
+    newest_s = NEVER if time is None else max(row["newest"] for row in groups)
+    return LabelSurvey(loads_of(groups), rows, total, held_total, newest_s)
 
 
 def _number(frame: DataFrame, name: str, role: str) -> Column:

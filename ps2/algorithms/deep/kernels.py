@@ -202,3 +202,42 @@ def compact_indices(inverse: Int32s, marks: Int32s) -> Int64s:
     for n in range(count):
         marks[distinct[n]] = -1
     return distinct
+
+
+@kernel
+def add_rows(rows: Int64s, values: Array, column: int, out: Array) -> None:
+    """Add each row of ``values``, (n, k), to k columns of a row of ``out``, from ``column`` on; ``rows`` has n rows."""
+    for p in range(len(rows)):
+        row, value = out[rows[p]], values[p]
+        for j in range(values.shape[1]):
+            row[column + j] += value[j]
+
+
+@kernel
+def multiply_pairs(x: Array, y: Array) -> Array:
+    """Return the outer product of each row of x, (n, a), with that of y, (n, b), as an array of shape (n, a * b)."""
+    n, a, b = x.shape[0], x.shape[1], y.shape[1]
+    products = np.empty((n, a * b), x.dtype)
+    for i in range(n):
+        for h in range(a):
+            value, row, out = x[i, h], y[i], products[i, h * b : (h + 1) * b]
+            for j in range(b):
+                out[j] = value * row[j]
+    return products
+
+
+@kernel
+def multiply_pairs_backward(slopes: Array, x: Array, y: Array, x_slopes: Array, y_slopes: Array) -> None:
+    """Set ``x_slopes`` to the derivatives with respect to x, and add those with respect to y to ``y_slopes``.
+
+    ``slopes``: the loss's derivatives with respect to the result of ``multiply_pairs``.
+    """
+    n, a, b = x.shape[0], x.shape[1], y.shape[1]
+    for i in range(n):
+        row, row_slopes = y[i], y_slopes[i]
+        for h in range(a):
+            value, part, total = x[i, h], slopes[i, h * b : (h + 1) * b], slopes.dtype.type(0)
+            for j in range(b):
+                total += part[j] * row[j]
+                row_slopes[j] += part[j] * value
+            x_slopes[i, h] = total

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ps2.algorithms.deep.architecture import Architecture, Layer
-from ps2.algorithms.deep.network import batch_of, tower
-from ps2.algorithms.deep.scoring import check_fields, margins_of
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.batches import batch_of
+from ps2.algorithms.deep.layers import Layer
+from ps2.algorithms.deep.network import tower
+from ps2.algorithms.deep.scoring import check_fields, margins_of, tower_fields
 from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.array_types import Float32s, Float64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.embedding_settings import MAX_GRADIENT
 from ps2.client.embedding_table import EmbeddingTable
-from ps2.client.matrix import DCVMatrix
+from ps2.client.matrix import DCVMatrix, own
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import CheckpointCorruptError, OutOfRangeError
@@ -28,6 +30,8 @@ from ps2.errors import CheckpointCorruptError, OutOfRangeError
 WEIGHT, GRADIENT, ROWS = 0, 3, 5
 # The rows of a layer's matrix in the files of a saved model: all except the gradient.
 SAVED = (0, 1, 2, 4)
+# The rows of a copy of the rows ``SAVED``, after the rows of the layer.
+COPY = tuple(range(ROWS, ROWS + len(SAVED)))
 # The folder of the table in the folder of a saved model.
 TABLE = "table"
 
@@ -43,10 +47,12 @@ class SharedLayers:
     matrices: tuple[DCVMatrix, ...]
 
     @staticmethod
-    def new(architecture: Architecture, weights: Sequence[Float32s], name: str) -> SharedLayers:
-        """Allocate layers on the servers of the active context, with these weights."""
-        layers = architecture.layers()
-        vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}") for layer in layers]
+    def new(
+        architecture: Architecture, weights: Sequence[Float32s], name: str, with_copy: bool = False
+    ) -> SharedLayers:
+        """Allocate layers on the servers of the active context, with these weights, and with room for a copy."""
+        layers, rows = architecture.layers(), ROWS + (len(COPY) if with_copy else 0)
+        vectors = [DCV.dense(layer.size, rows, name=f"{name}/{layer.name}") for layer in layers]
         shared_layers = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
         shared_layers._push([WEIGHT], weights)
         return shared_layers
@@ -68,6 +74,14 @@ class SharedLayers:
     def put_state(self, state: Sequence[Float32s]) -> None:
         """Overwrite the weights and the optimizer's states with the result of ``state``."""
         self._push(SAVED, state)
+
+    def store_copy(self) -> None:
+        """Copy the weights and the optimizer's states, on the servers."""
+        self._push(COPY, self._pull(SAVED))
+
+    def restore_copy(self) -> None:
+        """Overwrite the weights and the optimizer's states with their copy."""
+        self._push(SAVED, self._pull(COPY))
 
     def add(self, index: int, gradient: Float32s) -> None:
         """Add a worker's gradient to the sum, without waiting; raise OutOfRangeError if it has NaN or is too large."""
@@ -143,11 +157,27 @@ class DeepModel(ArrayFiles):
     def new(
         architecture: Architecture, hasher: FieldHasher, settings: Mapping[str, Any], seed: int, name: str = ""
     ) -> DeepModel:
-        """Allocate a model in the active context; ``settings``: of its ``EmbeddingTable``; name "": ``new_name``."""
-        name = name or new_name(architecture)
+        """Allocate a model in the active context; ``settings``: of its ``EmbeddingTable``.
+
+        With a name, the model stays until ``free()``; without one, it has a ``new_name``, and ends with its handles.
+        """
+        is_named, name = bool(name), name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
-        layers = SharedLayers.new(architecture, architecture.initial(seed), name)
-        return DeepModel(architecture, hasher, layers, table, name)
+        layers = SharedLayers.new(architecture, architecture.initial(seed), name, bool(settings.get("withCopy")))
+        model = DeepModel(architecture, hasher, layers, table, name)
+        if not is_named:
+            model.own()
+        return model
+
+    @property
+    def matrices(self) -> tuple[DCVMatrix, ...]:
+        """The matrices on the servers."""
+        return self.table.matrix, *self.layers.matrices
+
+    def own(self) -> None:
+        """Free each matrix when its handle is garbage-collected."""
+        for matrix in self.matrices:
+            own(matrix)
 
     def predictor(self) -> DeepPredictor:
         """Return a predictor with the current weights of the layers."""
@@ -158,9 +188,10 @@ class DeepModel(ArrayFiles):
         self.layers.free()
         self.table.free()
 
-    def export(self, path: str, since: Any = None) -> Any:
-        """Write an export for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""
+    def export(self, path: str, since: Any = None, arrays: Mapping[str, Any] | None = None) -> Any:
+        """Write an export for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``; ``arrays``: more dense arrays."""
         dense = {layer.name: weight for layer, weight in zip(self.layers.layers, self.layers.pull(), strict=True)}
+        dense |= arrays or {}
         config = {"architecture": self.architecture.to_json()}
         kind, hasher = self.architecture.kind, self.hasher.to_json()
         return self.table.export(path, since, kind=kind, config=config, hasher=hasher, dense=dense)
@@ -187,7 +218,9 @@ class DeepModel(ArrayFiles):
         table = EmbeddingTable.load(f"{url}/{TABLE}", name)
         layers = SharedLayers.new(architecture, [rows[0] for rows in state], name)
         layers.put_state(state)
-        return DeepModel(architecture, values["hasher"], layers, table, name)
+        model = DeepModel(architecture, values["hasher"], layers, table, name)
+        model.own()
+        return model
 
 
 def new_name(architecture: Architecture) -> str:
@@ -214,14 +247,7 @@ class DeepPredictor:
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
         """Return the vectors of one tower, float32 of shape (n, size), for rows with the tower's columns."""
-        num_left = self.architecture.deep
-        # All fields of a column belong to the same tower.
-        fields = tuple(
-            field
-            for field, first_number in zip(self.hasher.fields, self.hasher.first_numbers, strict=True)
-            if (first_number >= num_left) == right
-        )
-        rows, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
+        rows, keys = batch_of(tower_fields(self.hasher, self.architecture.deep, right).rows(batch))
         vectors = tower(self.architecture, self.weights, right, rows, self.table.pullDistinct(keys))
         check_margins(vectors.sum(axis=1))  # a sum is not finite if a value is not
         return vectors

@@ -6,8 +6,9 @@ the linear weight, if there is one, and then the vector. A slope is the derivati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,80 +16,15 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.kernels import activate, activate_backward, embed, embed_backward
+from ps2.algorithms.deep.batches import Batch, EmbeddedRows, Slopes
+from ps2.algorithms.deep.kernels import embed, embed_backward
+from ps2.algorithms.deep.layers import OnLayer, Stack, on_later_layer
 from ps2.array_types import Int64s
-from ps2.data.key_rows import KeyRows
 
 Array = npt.NDArray[Any]
 
 # A tower's vectors are divided by their Euclidean norms, or by this constant if it is larger.
 MIN_NORM = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """n rows of (key, value) pairs, in CSR form.
-
-    Attributes:
-        indptr: the bounds of the rows, int64 of shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
-        inverse: the index of each pair's key among the distinct keys, int32 of shape (pairs,).
-        field: the field of each pair, int32 of shape (pairs,).
-        x: the value of each pair, shape (pairs,), in the dtype of the table.
-    """
-
-    indptr: Int64s
-    inverse: npt.NDArray[np.int32]
-    field: npt.NDArray[np.int32]
-    x: Array
-
-    def __len__(self) -> int:
-        return len(self.indptr) - 1
-
-
-# Batches of up to this many rows are multiplied row by row, because small products then use a single thread. Threads of
-# BLAS wait for one another: on a busy machine, a product of 8 rows took 30 ms instead of 0.2 ms.
-MAX_SINGLE_ROWS = 16
-# Takes the index of a layer, and its gradient as soon as it is known, from the last layer to the first; may keep it.
-OnLayer = Callable[[int, Array], None]
-
-
-class Stack:
-    """Consecutive layers. The last row of each layer is its bias; the last layer has no activation."""
-
-    def __init__(
-        self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_index: int = 0
-    ) -> None:
-        """``seed``: of dropout (None: no dropout); ``first_index``: of the first layer in ``Architecture.layers``."""
-        self._layers, self._first_index = layers, first_index
-        self._keep = 1.0 if seed is None else 1.0 - dropout
-        self._seed = seed or 0
-        self._inputs: list[Array] = []
-
-    def forward(self, x: Array) -> Array:
-        """Return the outputs for n rows, shape (n, outputs of the last layer); store the inputs of the layers."""
-        self._inputs = []
-        for index, layer in enumerate(self._layers):
-            self._inputs.append(x)
-            z = (x[:, None] @ layer[:-1])[:, 0] if len(x) <= MAX_SINGLE_ROWS else x @ layer[:-1]
-            if index == len(self._layers) - 1:
-                z += layer[-1]
-            else:
-                activate(z, layer[-1], self._keep, (self._seed * 64 + index) << 32 & (2**63 - 1))
-            x = z
-        return x
-
-    def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the slopes of the inputs, shape (n, inputs), given those of the outputs, which are overwritten."""
-        for index in reversed(range(len(self._layers))):
-            layer, x = self._layers[index], self._inputs[index]
-            gradient = np.empty(layer.shape, layer.dtype)
-            np.matmul(x.T, slopes, out=gradient[:-1])
-            gradient[-1] = slopes.sum(axis=0)
-            on_layer(self._first_index + index, gradient)
-            slopes = slopes @ layer[:-1].T
-            if index:
-                activate_backward(x, self._keep, slopes)
-        return slopes
 
 
 class Pass:
@@ -105,6 +41,7 @@ class Pass:
         self._inputs = np.empty((n, sizes.input_fields * sizes.k), dtype)
         rows = batch.indptr, batch.inverse, batch.field, batch.x
         embed(*rows, table, sizes.num_linear, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
+        self._rows = EmbeddedRows(batch, table, sizes.num_linear, self._inputs)
         dropout = architecture.dropout
         # Each stack, and the columns of ``_inputs`` that are its inputs.
         if architecture.has_towers:
@@ -113,7 +50,11 @@ class Pass:
             right = Stack(layers[half:], dropout, None if seed is None else seed + 1, half), slice(num_left, None)
             self._stacks: tuple[tuple[Stack, slice], ...] = (left, right)
         else:
-            self._stacks = ((Stack(layers, dropout, seed), slice(None)),)
+            num_layers = len(architecture.hidden) + 1
+            self._stacks = ((Stack(layers[:num_layers], dropout, seed), slice(None)),)
+            # The weights of the interaction, and what its backward pass needs of its forward pass.
+            self._weights: Sequence[Array] = layers[num_layers:]
+            self._saved: Any = None
         # For each tower, the vectors divided by their norms, and the norms.
         self._units: list[tuple[Array, Array]] = []
 
@@ -123,7 +64,12 @@ class Pass:
             left, right = self.towers()
             return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
         stack, _ = self._stacks[0]
-        margins = stack.forward(self._inputs)[:, 0] + self._linear
+        margins = self._linear
+        if interaction := self._architecture.interaction:
+            with np.errstate(over="ignore", invalid="ignore"):  # the margin is not finite in these cases
+                terms, self._saved = interaction.forward(self._weights, self._rows)
+                margins = margins + terms
+        margins = stack.forward(self._inputs)[:, 0] + margins
         if self._architecture.has_pairs:
             margins += self._pairs
         return margins
@@ -140,7 +86,11 @@ class Pass:
             cosine_slopes = slopes[:, None] / left.dtype.type(self._architecture.temperature)
             return self.backward_towers(cosine_slopes * right, cosine_slopes * left, on_layer)
         stack, _ = self._stacks[0]
-        return self._table_gradient(slopes, stack.backward(slopes[:, None].copy(), on_layer))
+        all_slopes = Slopes(slopes, stack.backward(slopes[:, None].copy(), on_layer), np.zeros_like(self._table))
+        if interaction := self._architecture.interaction:
+            on_weights = partial(on_later_layer, on_layer, len(self._architecture.hidden) + 1)
+            interaction.backward(self._weights, self._rows, self._saved, all_slopes, on_weights)
+        return self._table_gradient(all_slopes)
 
     def backward_towers(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
         """Return the gradient with respect to the table, given the slopes of the left and right towers' vectors."""
@@ -148,16 +98,16 @@ class Pass:
         for slopes, (unit, norm), (stack, columns) in zip((left, right), self._units, self._stacks, strict=True):
             radial = np.einsum("ij,ij->i", slopes, unit)[:, None]
             input_slopes[:, columns] = stack.backward((slopes - radial * unit) / norm, on_layer)
-        return self._table_gradient(np.zeros(len(self._batch), self._table.dtype), input_slopes)
+        no_slopes = np.zeros(len(self._batch), self._table.dtype)
+        return self._table_gradient(Slopes(no_slopes, input_slopes, np.zeros_like(self._table)))
 
-    def _table_gradient(self, slopes: Array, input_slopes: Array) -> Array:
-        """Return the gradient with respect to the table, given the slopes of the margins and of the layers' inputs."""
+    def _table_gradient(self, slopes: Slopes) -> Array:
+        """Add what comes by the margins and the layers' inputs to the slopes of the table, and return them."""
         batch, sizes = self._batch, self._architecture
-        gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
-        slope_arrays = np.ascontiguousarray(slopes), self._sums, input_slopes
-        embed_backward(*rows, sizes.num_linear, sizes.input_fields, *slope_arrays, sizes.has_pairs, gradient)
-        return gradient
+        slope_arrays = np.ascontiguousarray(slopes.margins), self._sums, slopes.inputs
+        embed_backward(*rows, sizes.num_linear, sizes.input_fields, *slope_arrays, sizes.has_pairs, slopes.table)
+        return slopes.table
 
 
 def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
@@ -168,12 +118,6 @@ def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batc
     unused = np.empty(n, table.dtype), np.empty((n, k), table.dtype), np.empty(n, table.dtype)
     embed(batch.indptr, batch.inverse, batch.field, batch.x, table, 0, fields, *unused, inputs)
     return _normalize(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
-
-
-def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
-    """Return rows as a batch, and their u distinct keys, int64, in order of first appearance."""
-    keys, inverse = rows.numbered()
-    return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys
 
 
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:

@@ -68,8 +68,8 @@ def step_of_gradient(
 
 def _step(layer: Array, gradient: Array, rates: tuple[float, float, float, float], decay: float) -> None:
     """Take a step; ``rates`` are lr, beta1, beta2 and eps."""
-    if layer.shape[0] != STEPS + 1:
-        raise ShapeError(f"layer: expected a matrix of {STEPS + 1} rows, got {layer.shape[0]}")
+    if layer.shape[0] <= STEPS:
+        raise ShapeError(f"layer: expected a matrix of {STEPS + 1} rows or more, got {layer.shape[0]}")
     check_length("gradient", gradient, layer.shape[1])
     if not layer.shape[1]:
         return

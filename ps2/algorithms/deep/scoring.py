@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Batch, Pass, batch_of
-from ps2.array_types import Float64s
+from ps2.algorithms.deep.batches import Batch, batch_of
+from ps2.algorithms.deep.network import Pass, tower
+from ps2.array_types import Float32s, Float64s
 from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import ShapeError
+
+if TYPE_CHECKING:
+    from ps2.data.hashing import FieldHasher
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +27,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
     Args:
         config: JSON data; "architecture" is the result of ``Architecture.to_json``.
-        embeddings: the weights of each pair's key, float32 of shape (pairs, k + 1); for two towers (pairs, k).
+        embeddings: the weights of each pair's key, float32 of shape (pairs, ``Architecture.width``).
         dense: the layers by name, each of shape (inputs + 1, outputs).
 
     Raises:
@@ -43,6 +48,26 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
         return margins
     with np.errstate(over="ignore"):
         return np.asarray(1.0 / (1.0 + np.exp(-margins)))
+
+
+def tower_fields(hasher: FieldHasher, num_left: int, right: bool) -> FieldHasher:
+    """Return the hasher of one tower's columns; the left tower has the first ``num_left`` fields of rows."""
+    # All fields of a column belong to the same tower.
+    numbered = zip(hasher.fields, hasher.first_numbers, strict=True)
+    return replace(hasher, fields=tuple(field for field, first in numbered if (first >= num_left) == right))
+
+
+def user_vectors(config: Mapping[str, Any], rows: KeyRows, embeddings: Array, dense: Mapping[str, Array]) -> Float32s:
+    """Return the left tower's vectors, of norm 1, for rows with its fields; the arguments are those of ``score``."""
+    architecture = Architecture.from_json(config["architecture"])
+    layers = [_checked(dense, layer.name, layer.shape) for layer in architecture.layers()]
+    check_fields(rows, architecture.deep)
+    batch, keys = batch_of(rows)
+    table = np.empty((len(keys), architecture.width), np.float32)
+    table[batch.inverse] = embeddings
+    vectors = tower(architecture, layers, False, batch, table)
+    check_margins(vectors.sum(axis=1))  # a sum is not finite if a value is not
+    return vectors
 
 
 def margins_of(architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array) -> Float64s:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ps2.algorithms.frame.key_settings import ClassSettings, LearningSettings, VectorSettings
+from ps2.algorithms.frame.key_settings import CROSS, ClassSettings, LearningSettings, VectorSettings
 from ps2.algorithms.frame.settings import Flexible, Setting, getter, param, setter
 
 OPTIMIZERS = ("ftrl+adagrad", "adagrad", "adam", "ftrl", "sgd")
 # The check of the sizes of layers, and the text for its error.
 LAYERS = (lambda sizes: all(size >= 1 for size in sizes), "sizes of at least 1")
+
+
+# The optimizers of embeddings without linear weights.
+VECTOR_OPTIMIZERS = ("adagrad", "adam", "sgd")
+
+
+def history_columns(value: Any) -> dict[str, str]:
+    """Convert a dict from history to candidate, or a list of "history:candidate", to a dict."""
+    from pyspark.ml.param import TypeConverters
+
+    if not isinstance(value, Mapping):
+        pairs = [text.split(CROSS) for text in TypeConverters.toListString(value)]
+        if any(len(pair) != 2 or not all(pair) for pair in pairs):
+            raise TypeError(f'historyCols: expected a dict, or a list such as ["clicked:item"], got {value!r}')
+        value = dict(pairs)
+    return {TypeConverters.toString(name): TypeConverters.toString(candidate) for name, candidate in value.items()}
 
 
 class DeepSettings(VectorSettings, LearningSettings):
@@ -31,7 +48,13 @@ class DeepSettings(VectorSettings, LearningSettings):
         "the step",
         at_least=1,
     )
-    maxIter: Setting[int] = param(5, "the number of passes over the rows", at_least=1, option="epochs")
+    maxIter: Setting[int] = param(
+        0,
+        "the number of passes over the rows; 0: by the number of rows to train on, one pass for 22,223 rows or more, "
+        "else the square root of 50,000 / rows, rounded, at most 8",
+        at_least=0,
+        option="epochs",
+    )
     stepSize: Setting[float] = param(
         0.001, "the learning rate of the layers, whose optimizer is Adam", above=0, option="layers-lr"
     )
@@ -70,6 +93,64 @@ class ClickSettings(ClassSettings, DeepSettings):
     """The parameters of classifiers such as click models, whose labels are 0 and 1."""
 
 
+class CrossSettings(ClickSettings):
+    """The parameters of DCNv2."""
+
+    crossLayers: Setting[int] = param(3, "the number of cross layers", at_least=1)
+
+    getCrossLayers, setCrossLayers = getter(crossLayers), setter(crossLayers)
+
+
+class CompressedSettings(ClickSettings):
+    """The parameters of XDeepFM."""
+
+    cinLayers: Flexible[list[int], Sequence[int]] = param(
+        [64, 64],
+        "the numbers of feature maps of the layers of the compressed interaction network (CIN)",
+        check=(lambda sizes: bool(sizes) and all(size >= 1 for size in sizes), "one or more sizes of at least 1"),
+        type=list[int],
+        option="cin",
+    )
+
+    getCinLayers, setCinLayers = getter(cinLayers), setter(cinLayers)
+
+
+class AttentionSettings(ClickSettings):
+    """The parameters of AutoInt."""
+
+    interactingLayers: Setting[int] = param(3, "the number of interacting layers: self-attention", at_least=1)
+    numHeads: Setting[int] = param(2, "the number of attention heads of an interacting layer", at_least=1)
+    headSize: Setting[int] = param(16, "the size of the vectors of an attention head", at_least=1)
+
+    getInteractingLayers, setInteractingLayers = getter(interactingLayers), setter(interactingLayers)
+    getNumHeads, setNumHeads = getter(numHeads), setter(numHeads)
+    getHeadSize, setHeadSize = getter(headSize), setter(headSize)
+
+
+class HistorySettings(ClickSettings):
+    """The parameters of DIN."""
+
+    historyCols: Flexible[dict[str, str], Mapping[str, str] | Sequence[str]] = param(
+        {},
+        "the columns of histories, arrays of categories, and the categorical column that holds the candidate for each: "
+        'a dict, or a list such as ["clicked:item"]; equal values of both have the same key',
+        type=history_columns,
+        option=None,
+        in_model=True,
+    )
+    attentionLayers: Flexible[list[int], Sequence[int]] = param(
+        [36], "the sizes of the hidden layers of the attention to a history", check=LAYERS, type=list[int]
+    )
+    optimizer: Setting[str] = param(
+        "adagrad",
+        f"the optimizer of the embeddings: {', '.join(VECTOR_OPTIMIZERS)}. The optimizer of the layers is Adam",
+        one_of=VECTOR_OPTIMIZERS,
+    )
+
+    getHistoryCols, setHistoryCols = getter(historyCols), setter(historyCols)
+    getAttentionLayers, setAttentionLayers = getter(attentionLayers), setter(attentionLayers)
+
+
 class TowerSettings(DeepSettings):
     """The parameters of TwoTower."""
 
@@ -77,8 +158,9 @@ class TowerSettings(DeepSettings):
         [64, 32], "the sizes of the layers of each tower", check=LAYERS, type=list[int], option="hidden"
     )
     optimizer: Setting[str] = param(
-        "adagrad", "the optimizer of the embeddings: adagrad, adam, sgd", one_of=("adagrad", "adam", "sgd")
+        "adagrad", f"the optimizer of the embeddings: {', '.join(VECTOR_OPTIMIZERS)}", one_of=VECTOR_OPTIMIZERS
     )
+    maxIter: Setting[int] = param(5, "the number of passes over the rows", at_least=1, option="epochs")
     loss: Setting[str] = param(
         "softmax",
         "softmax: rows are positive pairs, and the other items of a batch are negatives; logistic: labels are 0 and 1",

@@ -19,7 +19,7 @@ def warm() -> None:
     worker_rows.items(1, 2)
     minibatch = worker_rows.take(np.array([1, 0]))
     for kind in KINDS:
-        architecture = Architecture(kind, 2, 2, 1, (2, 2), dropout=0.5)
+        architecture = Architecture(kind, 2, 2, 1 if kind == "two-tower" else 2, (2, 2), dropout=0.5)
         table = np.ones((len(minibatch.keys), architecture.width), np.float32)
         forward = Pass(architecture, architecture.initial(0), minibatch.batch, table, 1)
         _, slopes = logistic_loss(forward.margins(), minibatch.labels, None)

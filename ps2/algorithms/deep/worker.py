@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.batches import Batch, batch_of
 from ps2.algorithms.deep.kernels import compact_indices, gather_rows, row_hashes
+from ps2.algorithms.deep.layers import OnLayer
 from ps2.algorithms.deep.model import SharedLayers
-from ps2.algorithms.deep.network import Batch, OnLayer, Pass, PositivePairs, batch_of, logistic_loss, softmax_loss
+from ps2.algorithms.deep.network import Pass, PositivePairs, logistic_loss, softmax_loss
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.scoring import check_fields
+from ps2.algorithms.training.faults import Mask
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float64s, Int64s
@@ -45,9 +48,14 @@ class Minibatch:
 class DeepRows:
     """All rows of a worker. Distinct keys are found once, so that minibatches need not sort the keys of their pairs."""
 
-    def __init__(self, rows: KeyRows, labels: Float64s, weights: Float64s | None = None) -> None:
+    def __init__(
+        self, rows: KeyRows, labels: Float64s, weights: Float64s | None = None, is_held_out: Mask | None = None
+    ) -> None:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
         self.labels, self.weights = labels, weights
+        is_held_out = np.zeros(len(self), bool) if is_held_out is None else is_held_out
+        # The indices of the rows to train on, and of the others.
+        self.training, self.held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
         keys, inverse = rows.distinct()
         # int32: rows that fit a worker's memory have fewer than 2**31 distinct keys.
         self._keys, self._inverse = keys, inverse.astype(np.int32, copy=False)
@@ -67,11 +75,15 @@ class DeepRows:
     def items(self, begin: int, end: int) -> tuple[Int64s, Float64s]:
         """Return an id of each row's item, and the fraction of rows with this item; both have shape (rows,).
 
-        Rows with equal keys in the fields [begin, end) have the same item.
+        Rows with equal keys in the fields [begin, end) have the same item. A row is one of those to train on, or of the
+        held-out rows, and so are the rows of the fraction.
         """
         hashes = row_hashes(self._indptr, self._keys[self._inverse], self._field, begin, end)
-        _, items, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        return items, counts[items] / len(self)
+        _, items = np.unique(hashes, return_inverse=True)
+        fractions = np.empty(len(self))
+        for rows in (self.training, self.held_out):
+            fractions[rows] = np.bincount(items[rows])[items[rows]] / len(rows) if len(rows) else 0.0
+        return items, fractions
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,22 +96,40 @@ class Learner:
     table: Any
 
     def __call__(self, worker: Any, rows: DeepRows) -> None:
-        """Take the steps of a training with a worker's rows. Each attempt of a task uses the same order of rows."""
+        """Take the steps of a training with a worker's rows. Each attempt of a task uses the same order of rows.
+
+        If rows are held out, the last clock of each epoch computes their loss.
+        """
         plan, sizes = self.plan, self.architecture
         items = rows.items(sizes.deep, sizes.fields) if plan.loss == "softmax" else None
         # With staleness, the gradient of a step is the mean over one worker's rows, else over all workers' rows.
         divisor = plan.weight / (plan.steps if plan.settings.staleness == 0 else plan.steps * worker.workers)
         order, epoch = np.zeros(0, np.int64), -1
-        for clock in worker.clocks(plan.settings.maxIter * plan.steps):
-            if clock // plan.steps != epoch:
-                epoch = clock // plan.steps
-                order = np.random.default_rng([plan.seed, worker.rank, epoch]).permutation(len(rows))
-            row_indices = order[plan.rows_of(len(rows), clock % plan.steps)]
+        for clock in worker.clocks(plan.settings.maxIter * plan.epoch_clocks):
+            if clock // plan.epoch_clocks != epoch:
+                epoch = clock // plan.epoch_clocks
+                order = np.random.default_rng([plan.seed, worker.rank, epoch]).permutation(rows.training)
+            step = clock - epoch * plan.epoch_clocks
+            if step == plan.steps:
+                worker.report({"loss": self._held_out_loss(rows, items), "rows": len(rows.held_out)})
+                continue
+            row_indices = order[plan.rows_of(len(order), step)]
             loss = 0.0
             if len(row_indices):
-                seed = int(np.random.SeedSequence([plan.seed, worker.rank, clock]).generate_state(1)[0])
+                number = epoch * plan.steps + step
+                seed = int(np.random.SeedSequence([plan.seed, worker.rank, number]).generate_state(1)[0])
                 loss = self.take_step(rows.take(row_indices), items, divisor, seed)
             worker.report({"loss": loss, "rows": len(row_indices)})
+
+    def _held_out_loss(self, rows: DeepRows, items: tuple[Int64s, Float64s] | None) -> float:
+        """Return the summed loss of a worker's held-out rows; with towers, the negatives are those of a batch."""
+        layers, total, size = self.layers.pull(), 0.0, self.plan.settings.batchSize
+        for begin in range(0, len(rows.held_out), size):
+            batch = rows.take(rows.held_out[begin : begin + size])
+            forward = Pass(self.architecture, layers, batch.batch, self.table.pullDistinct(batch.keys))
+            with np.errstate(over="ignore", invalid="ignore"):
+                total += self._loss(forward, batch, items, 1.0)[0]
+        return total
 
     def take_step(self, rows: Minibatch, items: tuple[Int64s, Float64s] | None, divisor: float, seed: int) -> float:
         """Take a step with some rows; return their summed loss. If the loss is not finite, send no gradient.
@@ -139,6 +169,16 @@ class Learner:
             _, slopes = logistic_loss(forward.margins(), rows.labels, weights, total)
             self.table.pushDistinct(keys, forward.backward(slopes, self._step_layer), wait=False)
         return np.asarray(margins, np.float64)
+
+    def store_copy(self) -> None:
+        """Copy the model on the servers, with the state of all optimizers; replaces an earlier copy."""
+        self.layers.store_copy()
+        self.table.storeCopy()
+
+    def restore_copy(self) -> None:
+        """Set the model to its copy."""
+        self.layers.restore_copy()
+        self.table.restoreCopy()
 
     def advance(self, now_s: float) -> None:
         """Advance the time of the keys, as ``advance_keys`` does."""

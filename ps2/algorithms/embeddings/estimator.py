@@ -48,10 +48,12 @@ from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.tables import SMALL_BYTES
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.only_worker import OnStep, train_surveyed
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.algorithms.training.table import Table
 from ps2.array_types import Int64s
+from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Names
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of, cores_of_one, count_executors
@@ -138,12 +140,12 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
         settings = with_values(settings, via="local")
         check, table = sentence_frame.VocabularyCheck(settings), Table(sentences, ColumnNames(name, label=None), 1)
 
-        def training(servers: int) -> SurveyedTraining:
-            program = sentence_frame.TrainCountedSentences(settings, servers, only_worker)
+        def run(ps: PS2Context, on_step: OnStep) -> Any:
+            program = sentence_frame.TrainCountedSentences(settings, len(ps.servers), only_worker)
             steps = sentence_frame.CountedSentences.read, sentence_frame.CountedSentences.report, check.decide, program
-            return SurveyedTraining(table, *steps, self._seed)
+            return train_surveyed(ps, SurveyedTraining(table, *steps, self._seed), on_step)
 
-        fitted = self._train_in_one_job(dataset, table, settings.maxIter, training)
+        fitted = self._train_in_one_job(dataset, table, settings.maxIter, run)
         if fitted is None or check.vocabulary is None:
             return None
         words, counts = check.vocabulary

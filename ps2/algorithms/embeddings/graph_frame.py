@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -28,7 +27,7 @@ from pyspark.sql.types import (
 from ps2.algorithms.embeddings.sentences import Edges, edges_of
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings, GraphSettings
 from ps2.algorithms.embeddings.walks import Graph, LocalGraph, ServerGraph, Walks, walks_of
-from ps2.algorithms.frame.arrow_batches import from_bytes, to_bytes
+from ps2.algorithms.frame.arrow_batches import collect_arrow, from_bytes, to_bytes
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.tables import SHOWN_CHARS, check_numbers, column, field
 from ps2.array_types import Float64s, Int64s
@@ -189,18 +188,6 @@ def _count(edges: DataFrame, settings: GraphSettings) -> int:
     if not np.isfinite(2 * counts["total"]):  # an undirected edge counts for both of its vertices
         raise InputError(f"column {settings.weightCol!r}: the sum of its weights exceeds float64's range")
     return int(counts["rows"])
-
-
-def collect_arrow(frame: DataFrame) -> pa.Table:
-    """Collect all rows as an Arrow table."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            encoded = pa.array([to_bytes(pa.Table.from_batches([batch]))], pa.binary())
-            yield pa.RecordBatch.from_pydict({"batch": encoded})
-
-    tables = [from_bytes(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
-    return pa.concat_tables(tables) if tables else to_arrow_schema(frame.schema).empty_table()
 
 
 def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:

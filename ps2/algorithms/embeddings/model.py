@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
 from ps2.algorithms.frame.name_files import NAME_ARRAYS, name_arrays, names_from_arrays
+from ps2.algorithms.frame.vector_files import export_vectors, text_rows
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.ids import Names
 from ps2.data.plain_arrays import as_array
@@ -173,6 +174,10 @@ class Embedding(ArrayModel):
                 )
         fs, root = resolve_url(path, "path")
         write_atomically(fs, root, _word2vec_blocks(texts, self.vectors, binary))
+
+    def exportVectors(self, path: str, form: str = "parquet") -> None:
+        """Write names and vectors for an index or a database; see ``MatrixFactors.exportVectors``."""
+        export_vectors(path, form, self.names, self.vectors)
 
     def similar(self, name: Any, n: int = 10) -> list[tuple[Any, float]]:
         """Return the names with the most similar vectors and their cosines, the most similar first.
@@ -344,7 +349,6 @@ def _word2vec_blocks(texts: list[str], vectors: Float32s, binary: bool) -> Itera
         block = slice(begin, begin + BLOCK_ROWS)
         if binary:
             rows = [row.tobytes() for row in np.ascontiguousarray(vectors[block], "<f4")]
-        else:  # the shortest text from which the same float32 is read
-            elements: Any = vectors[block].astype("S")
-            rows = [b" ".join(row) for row in elements.tolist()]
+        else:
+            rows = text_rows(vectors[block], b" ")
         yield b"".join(b"%b %b\n" % (text.encode(), row) for text, row in zip(texts[block], rows, strict=True))

@@ -59,6 +59,10 @@ class EmbeddingModel(FittedModel, Model):
         """Write a file that gensim's ``KeyedVectors`` reads; see ``Embedding.saveWord2Vec``."""
         self.embedding.saveWord2Vec(path, binary)
 
+    def exportVectors(self, path: str, form: str = "parquet") -> None:
+        """Write names and vectors for an index or a database; see ``Embedding.exportVectors``."""
+        self.embedding.exportVectors(path, form)
+
     def toPyspark(self) -> feature.Word2VecModel:
         """Return a pyspark.ml model with the same vectors; integer ids become strings."""
         context, embedding = jvm_context("toPyspark"), self.embedding

@@ -14,13 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.embeddings.graph_frame import collect_arrow
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, encode_words, split_long
 from ps2.algorithms.embeddings.settings import Word2VecSettings
 from ps2.algorithms.embeddings.work import check_memory
-from ps2.algorithms.frame.arrow_batches import blocks_of, from_bytes, spark_schema, to_bytes
+from ps2.algorithms.frame.arrow_batches import blocks_of, collect_arrow, from_bytes, spark_schema, to_bytes
 from ps2.algorithms.frame.tables import SHOWN_CHARS, TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, Outcome, train_in_process
 from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, loads_of

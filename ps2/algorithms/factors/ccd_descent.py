@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,10 @@ import pyarrow as pa
 from ps2.algorithms.factors.ccd_kernels import BLOCK, Array, descend, multiply_rows, sum_losses
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, join_columns
 from ps2.algorithms.factors.plan import FactorizationPlan
+from ps2.algorithms.factors.rating_runs import RatingArrays, RatingRuns, join, range_bytes
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
+from ps2.data.block_file import BlockFile, BlockSlice, read_ahead, read_pages
+from ps2.data.row_spill import RowSpill, Spilled
 
 # The maximum of float32s (128 MiB) of the other side's vectors in a batch; ratings of one user (or item) can need more.
 MAX_FLOATS = 1 << 25
@@ -31,9 +35,11 @@ class RatingRows:
     ratings: Float32s
     weights: Float32s | None = None
 
-    def select(self, mask: Array) -> RatingRows:
-        weights = None if self.weights is None else self.weights[mask]
-        return RatingRows(self.rows[mask], self.other_positions[mask], self.ratings[mask], weights)
+    @staticmethod
+    def from_parts(parts: Sequence[RatingArrays], first: int = 0) -> RatingRows:
+        """Join parts; ``first`` becomes row 0."""
+        rows, other_positions, ratings, weights = join(parts)
+        return RatingRows(rows - np.int32(first), other_positions, ratings, weights if len(weights) else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +87,20 @@ class SideRatings:
         return SideRatings(ends, other_positions, curvatures, targets, penalties, plan.settings.implicitPrefs)
 
     @property
+    def row_weights(self) -> Float64s:
+        """The sum of each user's (or item's) weights of explicit feedback, or of its targets of implicit feedback."""
+        weights, counts = self.targets if self.is_implicit else self.curvatures, np.diff(self.ends)
+        if not len(weights):
+            return counts.astype(np.float64)
+        return np.bincount(np.repeat(np.arange(self.count), counts), weights, minlength=self.count).astype(np.float64)
+
+    @property
     def weight(self) -> float:
-        """The sum of the weights of explicit feedback, or of the targets of implicit feedback."""
-        if self.is_implicit:
-            return float(self.targets.sum(dtype=np.float64))
-        return float(self.curvatures.sum(dtype=np.float64)) if len(self.curvatures) else float(len(self))
+        return float(self.row_weights.sum())
+
+    def blocks(self) -> Iterator[tuple[int, SideRatings]]:
+        """Yield the ratings of consecutive users (or items), and the index of the first one."""
+        yield 0, self
 
     def select(self, first: int, end: int) -> SideRatings:
         """Return the ratings of the users (or items) in [first, end)."""
@@ -131,6 +146,55 @@ def _objective_terms(
 
 
 @dataclass(frozen=True, eq=False)
+class SideFile:
+    """Like ``SideRatings``, but in a file: a thread reads the next block while the caller uses one.
+
+    Attributes:
+        stored: the blocks: the index of the first user (or item), and the location of the arrays.
+    """
+
+    file: BlockFile
+    stored: Sequence[tuple[int, BlockSlice]]
+    penalties: Float64s
+    row_weights: Float64s
+    num_ratings: int
+    is_implicit: bool
+
+    def __len__(self) -> int:
+        return self.num_ratings
+
+    @property
+    def count(self) -> int:
+        return len(self.penalties)
+
+    @property
+    def weight(self) -> float:
+        return float(self.row_weights.sum())
+
+    def blocks(self) -> Iterator[tuple[int, SideRatings]]:
+        blocks = read_ahead([partial(self._read, location) for _, location in self.stored])
+        return zip((first for first, _ in self.stored), blocks, strict=True)
+
+    def _read(self, location: BlockSlice) -> SideRatings:
+        arrays = self.file.arrays(location)
+        for array in arrays.values():
+            read_pages(array)
+        return SideRatings(**arrays, is_implicit=self.is_implicit)
+
+    @staticmethod
+    def write(file: BlockFile, ranges: Iterable[tuple[int, SideRatings]]) -> SideFile:
+        """Write the ratings of consecutive users (or items), and the index of the first one; SpillError: disk fails."""
+        stored, penalties, row_weights, num_ratings, is_implicit = [], [], [], 0, False
+        for first, side in ranges:
+            names = ("ends", "other_positions", "curvatures", "targets", "penalties")
+            stored.append((first, file.append({name: getattr(side, name) for name in names})))
+            penalties.append(side.penalties)
+            row_weights.append(side.row_weights)
+            num_ratings, is_implicit = num_ratings + len(side), side.is_implicit
+        return SideFile(file, stored, np.concatenate(penalties), np.concatenate(row_weights), num_ratings, is_implicit)
+
+
+@dataclass(frozen=True, eq=False)
 class WorkersRatings:
     """The ratings of a worker, once by user and once by item.
 
@@ -138,14 +202,16 @@ class WorkersRatings:
         held_out: the held-out ratings of the worker's items; None: there are none.
         unknown_rows: the number of rows with ids that did not occur when the ratings were surveyed.
         user_bounds, item_bounds: the first position of the worker's users (or items), and the end.
+        spilled: the files of the ratings; None: they are in memory.
     """
 
-    users: SideRatings
-    items: SideRatings
+    users: SideRatings | SideFile
+    items: SideRatings | SideFile
     held_out: SideRatings | None
     unknown_rows: int
     user_bounds: tuple[int, int]
     item_bounds: tuple[int, int]
+    spilled: Spilled | None = None
 
 
 def read_ratings(
@@ -153,21 +219,46 @@ def read_ratings(
     user_bounds: tuple[int, int],
     item_bounds: tuple[int, int],
     plan: FactorizationPlan,
+    spill: RowSpill | None = None,
 ) -> WorkersRatings:
-    """Read packed ratings (``dealing.PACKED``)."""
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    sides, held_out = [], None
-    for by_item, (first, end) in ((False, user_bounds), (True, item_bounds)):
-        columns = join_columns([row for row in rows if row["by_item"] == by_item])
-        positions, other_positions = (columns[ITEM], columns[USER]) if by_item else (columns[USER], columns[ITEM])
-        ratings = columns.get(RATING, np.ones(len(positions), np.float32))
-        side = RatingRows(positions - np.int32(first), other_positions, ratings, columns.get(WEIGHT))
-        mask = columns.get(HELD, np.zeros(len(positions), np.bool_))
-        sides.append(SideRatings.from_rows(side.select(~mask), end - first, plan))
-        if by_item and mask.any():
-            held_out = SideRatings.from_rows(side.select(mask), end - first, plan)
-    unknown_rows = sum(row["unknown_rows"] for row in rows)
-    return WorkersRatings(sides[0], sides[1], held_out, unknown_rows, user_bounds, item_bounds)
+    """Read packed ratings (``dealing.PACKED``).
+
+    Ratings that are not held out are written to files if they exceed the memory of ``spill``; None: they never are.
+    """
+    bounds, held_out, unknown_rows = (user_bounds, item_bounds), list[RatingArrays](), 0
+    runs = [RatingRuns(end - first, lambda rows, _: rows) for first, end in bounds]
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        by_item, unknown_rows = row["by_item"], unknown_rows + row["unknown_rows"]
+        columns = join_columns([row])
+        rows, other_positions = (columns[ITEM], columns[USER]) if by_item else (columns[USER], columns[ITEM])
+        ratings = columns.get(RATING, np.ones(len(rows), np.float32))
+        weights = columns.get(WEIGHT, np.empty(0, np.float32))
+        arrays: RatingArrays = (rows - np.int32(bounds[by_item][0]), other_positions, ratings, weights)
+        if HELD in columns and (mask := columns[HELD]).any():
+            if by_item:
+                held_out.append(tuple(array[mask[: len(array)]] for array in arrays))
+            arrays = tuple(array[~mask[: len(array)]] for array in arrays)
+        runs[by_item].add(arrays)
+        if spill is not None and spill.is_due(sum(side.nbytes for side in runs)):
+            for side in runs:
+                side.write(spill)
+    users, items = (_sorted_side(side, plan, spill) for side in runs)
+    held = SideRatings.from_rows(RatingRows.from_parts(held_out), items.count, plan) if held_out else None
+    files = [side.file for side in (users, items) if isinstance(side, SideFile)]
+    spilled = Spilled(sum(file.size for file in files), files[0].folder) if files else None
+    return WorkersRatings(users, items, held, unknown_rows, *bounds, spilled)
+
+
+def _sorted_side(runs: RatingRuns, plan: FactorizationPlan, spill: RowSpill | None) -> SideRatings | SideFile:
+    if spill is not None and spill.uses_file:
+        runs.write(spill)
+    sides = (
+        (first, SideRatings.from_rows(RatingRows.from_parts(parts, first), end - first, plan))
+        for first, end, parts in runs.ranges(range_bytes(spill))
+    )
+    if spill is None or runs.file is None:
+        return next(sides)[1]
+    return SideFile.write(spill.new_file(), sides)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,14 +299,14 @@ class SideDescent:
 
     Attributes:
         vectors: shape (n, ``num_coordinates``).
-        bytes: the bytes of vectors that the worker pushes and pulls in an iteration.
+        bytes: the bytes of vectors that the worker pushed and pulled in the last iteration.
         weight, held_weight: ``SideRatings.weight`` of the training ratings and of the held-out ratings.
     """
 
     def __init__(
         self,
         plan: FactorizationPlan,
-        ratings: SideRatings,
+        ratings: SideRatings | SideFile,
         mean: float = 0.0,
         held_out: SideRatings | None = None,
         threads: int = 1,
@@ -228,35 +319,51 @@ class SideDescent:
         self.weight = ratings.weight
         self.held_weight = held_out.weight if held_out is not None else 0.0
         self._penalties = ratings.penalties
-        limit = max(1, MAX_FLOATS // ranks)
-        self._batches = list(_split(ratings, held_out, 0, ratings.count, limit)) if ratings.count else []
-        self.bytes = self.vectors.nbytes + sum(len(batch.columns) for batch in self._batches) * ranks * 4
+        self._side, self._held_out, self._max_others = ratings, held_out, max(1, MAX_FLOATS // ranks)
+        self._batches = list(self._split()) if isinstance(ratings, SideRatings) else None
+        self.bytes = 0
 
     def solve(self, request: Request, gram: Float64s) -> tuple[float, float]:
         """Solve all coordinates; return the losses of training and held-out ratings. ``gram``: see ``descend``."""
-        loss = held_loss = 0.0
-        future = request(self._batches[0].columns) if self._batches else None
-        for index, batch in enumerate(self._batches):
-            assert future is not None
+        losses, held_losses = np.zeros(len(self.vectors)), np.zeros(len(self.vectors))
+        batches = self._split() if self._batches is None else iter(self._batches)
+        self.bytes, batch = self.vectors.nbytes, next(batches, None)
+        future = None if batch is None else request(batch.columns)
+        while batch is not None and future is not None:
             others = future.result()
-            if index + 1 < len(self._batches):  # the next batch's vectors arrive while this batch is solved
-                future = request(self._batches[index + 1].columns)
-            vectors = self.vectors[batch.first : batch.end]
-            loss += self._descend(batch.ratings, vectors, others, gram)
+            self.bytes += len(batch.columns) * self.vectors.itemsize * self.vectors.shape[1]
+            next_batch = next(batches, None)
+            if next_batch is not None:  # the next batch's vectors arrive while this batch is solved
+                future = request(next_batch.columns)
+            part = slice(batch.first, batch.end)
+            self._descend(batch.ratings, self.vectors[part], others, gram, losses[part])
             if batch.held_out is not None:
-                held_loss += sum_losses(batch.held_out.arrays, vectors, others, self._mean, self._flags)
-        return loss, held_loss
+                vectors, held = self.vectors[part], batch.held_out.arrays
+                sum_losses(held, vectors, others, self._mean, self._flags, held_losses[part])
+            batch = next_batch
+        # Sums over all rows at once do not depend on the batches.
+        return float(losses.sum()), float(held_losses.sum())
+
+    def _split(self) -> Iterator[Batch]:
+        """Split ratings into batches."""
+        for begin, ratings in self._side.blocks():
+            if ratings.count:
+                end = begin + ratings.count
+                held_out = None if self._held_out is None else self._held_out.select(begin, end)
+                for batch in _split(ratings, held_out, 0, ratings.count, self._max_others):
+                    yield replace(batch, first=begin + batch.first, end=begin + batch.end)
 
     def penalty(self) -> float:
         """Return ``regParam`` times the weighted sum of the vectors' squared norms."""
         return self._reg * float(self._penalties @ np.sum(np.square(self.vectors, dtype=np.float64), axis=1))
 
-    def _descend(self, ratings: SideRatings, vectors: Float32s, others: Float32s, gram: Float64s) -> float:
-        """Solve the vectors of a batch in threads; return the loss of their ratings."""
+    def _descend(
+        self, ratings: SideRatings, vectors: Float32s, others: Float32s, gram: Float64s, losses: Float64s
+    ) -> None:
+        """Solve the vectors of a batch in threads; ``losses``: see ``descend``."""
         # The bounds of each thread's vectors: threads get about equal numbers of ratings.
         targets = ratings.ends[-1] * np.arange(1, self._threads) // self._threads
         bounds = [0, *np.searchsorted(ratings.ends, targets).tolist(), ratings.count]
-        losses = np.empty(ratings.count)
 
         def solve(rows: tuple[int, int]) -> None:
             ridge = self._reg * ratings.penalties
@@ -267,7 +374,6 @@ class SideDescent:
         else:
             with ThreadPoolExecutor(self._threads, "ps2-factors") as pool:
                 list(pool.map(solve, pairwise(bounds)))
-        return float(losses.sum())
 
 
 def _split(ratings: SideRatings, held_out: SideRatings | None, first: int, end: int, limit: int) -> Iterator[Batch]:

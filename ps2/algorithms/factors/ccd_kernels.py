@@ -242,17 +242,16 @@ def sum_losses(
     others: Float32s,
     mean: float,
     flags: tuple[bool, bool, bool],
-) -> float:
-    """Return the summed loss of ratings without changing vectors; arguments as in ``descend``."""
+    losses: Float64s,
+) -> None:
+    """Sum the loss of each vector's ratings without changing vectors; arguments as in ``descend``."""
     ends, rows, a, b = ratings
     biases, _, implicit = flags
-    loss = 0.0
     for u in range(len(ends) - 1):
         begin, end = ends[u], ends[u + 1]
         z = np.empty(end - begin, np.float32)
         _predict(rows[begin:end], vectors, u, others, mean, biases, z)
-        loss += _loss(a[begin:end] if len(a) else a, b[begin:end], z, implicit)
-    return loss
+        losses[u] = _loss(a[begin:end] if len(a) else a, b[begin:end], z, implicit)
 
 
 @reduction

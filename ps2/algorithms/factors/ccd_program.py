@@ -34,6 +34,8 @@ from ps2.algorithms.frame.program import Ask, Steps, Task, WorkerLoop
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
 from ps2.array_types import Float32s, Int64s
+from ps2.data.row_spill import RowSpill
+from ps2.data.spilling import Spill
 from ps2.errors import PS2Error
 
 # The standard deviation of the coordinates of items' initial vectors, times the square root of the rank.
@@ -60,7 +62,7 @@ class CcdProgram(FactorsProgram):
 
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
-        yield from self.check_ratings()
+        yield from self.check_ratings(ask)
         ask.start_timer()
         results: list[Iteration] = []
         while True:
@@ -95,7 +97,7 @@ class CcdProgram(FactorsProgram):
         return CheckAndTrain(WorkerLoop(partial(_make_worker, self._vectors, layout.groups, self.mean)))
 
     def reader(self) -> Callable[[Any, Iterator[Any]], WorkersRatings]:
-        return partial(_read, self.problem.assignment.layout, self.plan)
+        return partial(_read, self.problem.assignment.layout, self.plan, self.spill)
 
     def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
         assignment, (best, last) = self.problem.assignment, best_and_last
@@ -108,9 +110,12 @@ class CcdProgram(FactorsProgram):
         self._vectors.free()
 
 
-def _read(layout: Layout, plan: FactorizationPlan, worker: Any, batches: Iterator[Any]) -> WorkersRatings:
+def _read(
+    layout: Layout, plan: FactorizationPlan, spill: Spill | None, worker: Any, batches: Iterator[Any]
+) -> WorkersRatings:
     first, end = layout.user_bounds(worker.rank)[[0, -1]].tolist()
-    return read_ratings(batches, (first, end), layout.items_owned_by(worker.rank), plan)
+    row_spill = None if spill is None else RowSpill(spill, worker.rank, worker.workers)
+    return read_ratings(batches, (first, end), layout.items_owned_by(worker.rank), plan, row_spill)
 
 
 def _make_worker(vectors: CcdVectors, threads: int, mean: float, ratings: WorkersRatings) -> CcdWorker:

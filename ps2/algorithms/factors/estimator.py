@@ -22,6 +22,7 @@ from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.frame.arrow_batches import collect_vectors
 from ps2.algorithms.frame.dealing import check_workers
 from ps2.algorithms.frame.estimator import HasInitialModel
 from ps2.algorithms.frame.frames import check_frame
@@ -38,6 +39,7 @@ from ps2.algorithms.training.table import OwnRows, Table
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
 from ps2.run.spark.backend_lookup import active_session, backend_of, cores_each
 from ps2.run.spark.jvm import java_frame
+from ps2.storage.export_writing import Export
 
 E = TypeVar("E", bound="MatrixFactorization")
 
@@ -69,8 +71,9 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
 
     __module__ = "ps2.algorithms.recommendation"
 
-    if TYPE_CHECKING:  # a keyword of the constructor
+    if TYPE_CHECKING:  # keywords of the constructor
         initialModel: MatrixFactorizationModel | MatrixFactors | None = None
+        validationData: DataFrame | None = None
 
     def setNumBlocks(self: E, value: int) -> E:
         """Set numUserBlocks and numItemBlocks, which have no effect."""
@@ -179,6 +182,27 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         sizes = f"users={len(factors.users):,}, items={len(factors.items):,}"
         return f"{type(self).__name__}: uid={self.uid}, rank={self.rank}, {sizes}"
 
+    @staticmethod
+    def fromVectors(
+        users: DataFrame, items: DataFrame, userCol: str = "user", itemCol: str = "item", vectorCol: str = "vector"
+    ) -> MatrixFactorizationModel:
+        """Return a model of any vectors, such as those of a ``TwoTowerModel``; ratings are their inner products.
+
+        All vectors pass through the driver.
+
+        Args:
+            users: a row for each user: distinct ids in ``userCol``, and arrays of numbers in ``vectorCol``.
+            items: the same for the items, with ids in ``itemCol``.
+
+        Raises:
+            InputError: an id is null or repeated; arrays have several lengths; or there are no rows.
+            ShapeError: the vectors of users and of items have different lengths.
+        """
+        user_ids, user_vectors = collect_vectors(users, userCol, vectorCol)
+        item_ids, item_vectors = collect_vectors(items, itemCol, vectorCol)
+        model = MatrixFactorizationModel._of(MatrixFactors(user_ids, item_ids, user_vectors, item_vectors))
+        return model.setUserCol(userCol).setItemCol(itemCol)
+
     @property
     def factors(self) -> MatrixFactors:
         """The factors as arrays, usable without Spark."""
@@ -237,8 +261,13 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         integers = self.factors.users.are_integers, self.factors.items.are_integers
         return PairScoring(f"{MatrixFactors.__module__}:MatrixFactors", *columns, self.getPredictionCol(), integers)
 
-    def recommendForAllUsers(self, numItems: int) -> DataFrame:
+    def recommendForAllUsers(self, numItems: int, exclude: DataFrame | None = None) -> DataFrame:
         """Return the items with the largest predicted ratings for every user, by ascending user id.
+
+        Args:
+            exclude: pairs in the columns ``userCol`` and ``itemCol``, such as the ratings: these items are not
+                recommended to these users. Unknown ids and nulls are ignored. Lists are shorter where fewer than
+                ``numItems`` items are left.
 
         Returns:
             Columns ``userCol`` and recommendations: an array of structs (``itemCol``, rating), the largest rating
@@ -246,14 +275,15 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
 
         Raises:
             ConfigError: ``numItems`` is below 1.
+            InputError: a column of ``exclude`` is missing or has ids of another type.
         """
-        return self._recommended(None, numItems, for_users=True)
+        return self._recommended(None, numItems, True, exclude)
 
-    def recommendForAllItems(self, numUsers: int) -> DataFrame:
+    def recommendForAllItems(self, numUsers: int, exclude: DataFrame | None = None) -> DataFrame:
         """Return the users with the largest predicted ratings for every item; see ``recommendForAllUsers``."""
-        return self._recommended(None, numUsers, for_users=False)
+        return self._recommended(None, numUsers, False, exclude)
 
-    def recommendForUserSubset(self, dataset: DataFrame, numItems: int) -> DataFrame:
+    def recommendForUserSubset(self, dataset: DataFrame, numItems: int, exclude: DataFrame | None = None) -> DataFrame:
         """Return the items with the largest predicted ratings for each distinct known user in ``userCol``.
 
         Returns:
@@ -263,13 +293,13 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
             InputError: the column is missing or has ids of another type.
             ConfigError: ``numItems`` is below 1.
         """
-        return self._recommended(dataset, numItems, for_users=True)
+        return self._recommended(dataset, numItems, True, exclude)
 
-    def recommendForItemSubset(self, dataset: DataFrame, numUsers: int) -> DataFrame:
+    def recommendForItemSubset(self, dataset: DataFrame, numUsers: int, exclude: DataFrame | None = None) -> DataFrame:
         """Return the users with the largest predicted ratings for each distinct known item in ``itemCol``."""
-        return self._recommended(dataset, numUsers, for_users=False)
+        return self._recommended(dataset, numUsers, False, exclude)
 
-    def _recommended(self, dataset: Any, k: int, for_users: bool) -> DataFrame:
+    def _recommended(self, dataset: Any, k: int, for_users: bool, exclude: DataFrame | None) -> DataFrame:
         check_k(k)
         names = self.getUserCol(), self.getItemCol()
         direction = frames.Direction(for_users, *(names if for_users else reversed(names)))
@@ -277,8 +307,18 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
             dataset = active_session()
         else:
             check_frame(dataset)
+        if exclude is not None:
+            check_frame(exclude)
         get_factors = self._share(backend_of(dataset))
-        return frames.recommended(dataset, get_factors, self.factors, direction, k, for_all)
+        return frames.recommended(dataset, get_factors, self.factors, direction, k, for_all, exclude)
+
+    def export(self, path: str) -> Export:
+        """Write an export, from which ``ps2 serve`` recommends items; see ``MatrixFactors.export``."""
+        return self.factors.export(path)
+
+    def exportVectors(self, path: str, form: str = "parquet", side: str = "item") -> None:
+        """Write ids and vectors for an index or a database; see ``MatrixFactors.exportVectors``."""
+        self.factors.exportVectors(path, form, side)
 
     def _session_and_broadcast(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = active_session()

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ps2.algorithms.factors.plan import FittedFactors
-from ps2.algorithms.factors.top_k import Candidates, norms_of, pair_products
+from ps2.algorithms.factors.top_k import Candidates, Excluded, norms_of, pair_products
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
-from ps2.algorithms.frame.name_files import NAME_ARRAYS, name_arrays, names_from_arrays
+from ps2.algorithms.frame.name_files import NAME_ARRAYS, name_arrays, named_vectors, names_from_arrays
+from ps2.algorithms.frame.vector_files import export_vectors
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids, Names
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
+from ps2.storage.export_writing import Content, Export, write_export
+from ps2.storage.exports import Description
 
 Array = npt.NDArray[Any]
 
@@ -72,10 +74,7 @@ class Side:
             raise InputError(f"{kind}: expected ids, got none")
         if not np.isfinite(vectors).all() or not (biases is None or np.isfinite(biases).all()):
             raise InputError(f"{kind}: expected finite numbers in all vectors, got NaN or infinity")
-        if names.are_integers:
-            order = np.argsort(names.values.to_numpy(), kind="stable")
-        else:
-            order = np.asarray(pc.sort_indices(names.values))
+        order = names.order()
         if not np.array_equal(order, np.arange(n)):
             names = Names(names.values.take(pa.array(order)), kind)
             vectors, biases = vectors[order], None if biases is None else biases[order]
@@ -327,22 +326,24 @@ class MatrixFactors(ArrayModel):
         """Like ``similarItems``, for users."""
         return self._similar(self.user, self._user_units, user, k)
 
-    def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
+    def best(
+        self, places: Int64s, k: int, for_users: bool, excluded: Excluded | None = None
+    ) -> tuple[Float32s, Int64s]:
         """Return the best items for the users at the positions ``places``, or users for items: ``Candidates.best``."""
         check_k(k)
         if for_users:
-            return self._item_candidates.best(self._user_vectors[places], k)
-        return self._user_candidates.best(self._item_candidates.vectors[places], k)
+            return self._item_candidates.best(self._user_vectors[places], k, excluded)
+        return self._user_candidates.best(self._item_candidates.vectors[places], k, excluded)
 
     def _best_for(self, side: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         """Return the scores and positions of the best k of the other side for an id of ``side``."""
         check_k(k)
         other = self.item if side is self.user else self.user
-        excluded = other.names.positions(exclude)
-        position = np.array([side.names.position(id)])
-        scores, positions = self.best(position, k + len(np.unique(excluded[excluded >= 0])), side is self.user)
-        chosen = np.flatnonzero(~np.isin(positions[0], excluded))[:k]
-        return scores[0][chosen], positions[0][chosen]
+        positions = other.names.positions(exclude)
+        excluded = Excluded.from_pairs(np.zeros(len(positions), np.int64), positions, 1)
+        scores, best = self.best(np.array([side.names.position(id)]), k, side is self.user, excluded)
+        chosen = best[0] >= 0
+        return scores[0][chosen], best[0][chosen]
 
     def _similar(self, side: Side, units: Candidates, id: Any, k: int) -> list[tuple[Any, float]]:
         check_k(k)
@@ -354,6 +355,46 @@ class MatrixFactors(ArrayModel):
     @staticmethod
     def _named(side: Side, scores: Float32s, positions: Int64s) -> list[tuple[Any, float]]:
         return list(zip(side.names.named(positions), scores.astype(float).tolist(), strict=True))
+
+    def export(self, path: str) -> Export:
+        """Write the vectors to a folder, from which ``ps2.serving.Scorer`` and ``ps2 serve`` recommend items.
+
+        A running scorer takes the new export at its next refresh. Each export has all vectors.
+
+        Args:
+            path: a folder, or any fsspec URL.
+
+        Raises:
+            RecoveryError: the files cannot be written. The previous export remains usable.
+        """
+        users, items = self.extended()
+        dense = {**named_vectors("user", self.users, users), **named_vectors("item", self.items, items)}
+        width = users.shape[1]
+        content = Content(np.empty(0, np.int64), lambda keys: np.empty((len(keys), width), np.float32), dense=dense)
+        return write_export(path, Description("factors", width), content)
+
+    def exportVectors(self, path: str, form: str = "parquet", side: str = "item") -> None:
+        """Write ids and vectors for an index or a database, such as Faiss, Milvus or PostgreSQL with pgvector.
+
+        Inner products of users' and items' vectors are the predictions: those with biases have two elements more (see
+        ``extended``). An existing file is replaced.
+
+        Args:
+            path: a local path, or an fsspec URL.
+            form: "parquet": a file with the columns id and vector, a list of float32; "pgvector": a CSV file for
+                PostgreSQL's COPY, with lines such as ``17,"[0.5,-1.25]"``; "npy": a folder with ``vectors.npy``,
+                float32 of shape (n, d), and ``ids.npy``, int64 or strings of shape (n,).
+            side: "item" or "user".
+
+        Raises:
+            ConfigError: the form or the side is unknown.
+            InputError: an id has a NUL, which PostgreSQL does not store.
+            RecoveryError: the file system reports an error.
+        """
+        if side not in SIDES:
+            raise ConfigError(f"side: expected {' or '.join(SIDES)}, got {side!r}")
+        index = SIDES.index(side)
+        export_vectors(path, form, self._sides[index].names, self.extended()[index])
 
     def extended(self) -> tuple[Float32s, Float32s]:
         """Return vectors of users and of items whose dot products are the predictions.

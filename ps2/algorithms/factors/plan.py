@@ -37,7 +37,8 @@ class FactorizationPlan(Plan[FactorizationSettings]):
         """The solver; "auto" is resolved."""
         settings = self.settings
         if settings.solver == "auto":
-            return "ccd" if settings.implicitPrefs or settings.nonnegative else "sgd"
+            is_for_sgd = settings.biases or settings.stepSize is not None or settings.budgetS is not None
+            return "sgd" if is_for_sgd and not settings.implicitPrefs and not settings.nonnegative else "ccd"
         return "sgd" if settings.solver == "sgd" else "ccd"
 
     @property

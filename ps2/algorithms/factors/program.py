@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ps2.algorithms.factors.dealing import Assignment
@@ -12,13 +13,16 @@ from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingsSurvey
 from ps2.algorithms.factors.rows import Vectors
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps
-from ps2.algorithms.training.record import Record, StepReport
+from ps2.algorithms.training.record import Record, StepReport, steps_without_progress
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.data.ids import CHANGED_IDS
+from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
 
 # The field of a worker's first report with the number of its rows whose ids the survey does not have.
 UNKNOWN_ROWS = "unknown_rows"
+# The field of a worker's first report with the bytes and the folder of its files, if it has files.
+SPILLED = "spilled"
 # The fields of a worker's later reports; the driver gets their sums over all workers.
 # ASKS: 1 if the worker has no vectors, and so asks for a restart of the iteration; else 0.
 # LOSS, WEIGHT: the weighted sum of squared errors of the training ratings, and the sum of their weights.
@@ -80,7 +84,7 @@ class FactorsProgram(Program[FittedFactors]):
         step_size: the first step size; None: the solver has no step size.
     """
 
-    number = 2
+    number = 3
     first_clock = 0
     scale, mean = 1.0, 0.0
     step_size: float | None = None
@@ -104,9 +108,11 @@ class FactorsProgram(Program[FittedFactors]):
             "std": survey.std,
         }
 
-    def check_ratings(self) -> Steps[None]:
-        """Raise InputError if workers have read rows with ids that the survey does not have."""
+    def check_ratings(self, ask: Ask) -> Steps[None]:
+        """Raise InputError if workers have read rows with ids that the survey does not have; record their files."""
         report = yield NextClock()
+        if files := getattr(report, SPILLED, None):
+            ask(partial(self.record.add_spilled, [Spilled(*file) for file in files]))
         if unknown_rows := getattr(report, UNKNOWN_ROWS):
             raise InputError(f"{int(unknown_rows)} {CHANGED_IDS}")
 
@@ -115,13 +121,9 @@ class FactorsProgram(Program[FittedFactors]):
 
         After ``patience`` iterations without progress, ``staleness`` more follow: workers may have started them.
         """
-        best, since_best = math.inf, 0
-        for number, result in enumerate(results, 1):
-            if result.validation < best * (1 - self.plan.settings.validationTol):
-                best, since_best = result.validation, 0
-            else:
-                since_best += 1
-            if self._patience and since_best >= self._patience:
+        losses, tolerance = [result.validation for result in results], self.plan.settings.validationTol
+        for number in range(1, len(losses) + 1):
+            if 0 < self._patience <= steps_without_progress(losses[:number], tolerance):
                 return min(iterations, number + (self.staleness or 0))
         return iterations
 
@@ -166,7 +168,9 @@ class CheckAndTrain:
 
     def __call__(self, worker: Any, ratings: Any) -> None:
         for _ in worker.clocks(FIRST_CLOCK):  # clock 0
+            spilled = ratings.spilled
             worker.report({UNKNOWN_ROWS: ratings.unknown_rows})
+            worker.report({SPILLED: [] if spilled is None else [[spilled.bytes, spilled.folder]]}, "concat")
         self.train(worker, ratings)
 
 

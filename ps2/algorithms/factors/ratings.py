@@ -164,6 +164,8 @@ def _checked(survey: SurveyResult, columns: RatingColumns, settings: Factorizati
         raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
     if not survey.sums.weight > 0:
         raise InputError(f"column {columns.weight!r}: expected weights of which some are above 0, got zeros only")
+    if settings.implicitPrefs and survey.sums.mean == 0:
+        raise InputError(f"column {columns.rating!r}: expected ratings above 0 (implicitPrefs), got zeros only")
     sums, (users, user_counts, user_penalties) = survey.sums, survey.users
     items, item_counts, item_penalties = survey.items
     for name, ids in (("users", users), ("items", items)):

@@ -115,6 +115,8 @@ class InitialRows:
             rows[:, 0] = math.copysign(
                 math.sqrt(abs(scaling.mean_value)), scaling.mean_value if kind == "user" else 1.0
             )
+        # No rating moves a vector whose ratings all weigh 0. With "ccd", and in pyspark.ml's ALS, it is 0, too.
+        rows[penalties[selected] == 0, : settings.rank] = 0.0
         if (model := self.model) is None:
             return rows
         model_ids, vectors, biases = model.items, model.item_factors, model.item_bias

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ps2.algorithms.frame.settings import Setting, getter, param, setter
-from ps2.algorithms.frame.shared_settings import TURN_SECONDS, FleetSettings, WeightSettings, seconds_or_auto
+from ps2.algorithms.frame.shared_settings import (
+    TURN_SECONDS,
+    FleetSettings,
+    HeldOutSettings,
+    SpillSettings,
+    WeightSettings,
+    seconds_or_auto,
+)
 
 MAX_RANK = 4096
 # The maximum of ratings, weights, regParam and alpha. Squares of larger values can exceed float32's range.
@@ -36,7 +43,7 @@ class FactorColumnSettings(FleetSettings):
     getBlockSize, setBlockSize = getter(blockSize), setter(blockSize)
 
 
-class FactorizationSettings(FactorColumnSettings, WeightSettings):
+class FactorizationSettings(FactorColumnSettings, WeightSettings, SpillSettings, HeldOutSettings):
     """The parameters of a factorization. Numbers of blocks and storage levels of pyspark.ml have no effect.
 
     The objective for explicit feedback is the sum over ratings of ``w (r - p.q)^2``, plus ``regParam`` times the sum
@@ -53,8 +60,8 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
     )
     solver: Setting[str] = param(
         "auto",
-        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'ccd' for implicit feedback or "
-        "nonnegative factors, else 'sgd'",
+        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'sgd' for explicit feedback with "
+        "biases, stepSize or budgetS, unless factors are nonnegative; else 'ccd'",
         one_of=("auto", "sgd", "ccd"),
     )
     biases: Setting[bool] = param(
@@ -85,19 +92,6 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
         type=seconds_or_auto,
         option="budget",
     )
-    validationTol: Setting[float] = param(
-        0.0,
-        "the smallest relative decrease of the RMSE (or loss) on the held-out rows that counts as progress",
-        at_least=0,
-        below=1,
-        option=None,
-    )
-    patience: Setting[int] = param(
-        3,
-        "stop after this many iterations without progress on the held-out rows, and return the best iteration's model; "
-        "0: run all iterations, and return the last one's model",
-        at_least=0,
-    )
     checkpointInterval: Setting[int] = param(
         10,
         "the number of iterations between two saves of the vectors on the servers; -1: save at the end only",
@@ -107,12 +101,6 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
     seed: Setting[int] = param(0, "the seed of the initial vectors, and of the order of ratings", bits=64)
     ratingCol: Setting[str] = param(
         "rating", "the column of the ratings; empty: each row is a rating of 1", option=None
-    )
-    validationIndicatorCol: Setting[str | None] = param(
-        None,
-        "the boolean column that is true for rows to hold out of the training; not set or empty: no rows are held out",
-        type=str,
-        option=None,
     )
     numUserBlocks: Setting[int] = param(10, "no effect", at_least=1, option=None)
     numItemBlocks: Setting[int] = param(10, "no effect", at_least=1, option=None)
@@ -129,13 +117,9 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
     getNonnegative, setNonnegative = getter(nonnegative), setter(nonnegative)
     getStepSize, setStepSize = getter(stepSize), setter(stepSize)
     getBudgetS, setBudgetS = getter(budgetS), setter(budgetS)
-    getValidationTol, setValidationTol = getter(validationTol), setter(validationTol)
-    getPatience, setPatience = getter(patience), setter(patience)
     getCheckpointInterval, setCheckpointInterval = getter(checkpointInterval), setter(checkpointInterval)
     getSeed, setSeed = getter(seed), setter(seed)
     getRatingCol, setRatingCol = getter(ratingCol), setter(ratingCol)
-    getValidationIndicatorCol = getter(validationIndicatorCol)
-    setValidationIndicatorCol = setter(validationIndicatorCol)
     getNumUserBlocks, setNumUserBlocks = getter(numUserBlocks), setter(numUserBlocks)
     getNumItemBlocks, setNumItemBlocks = getter(numItemBlocks), setter(numItemBlocks)
     getIntermediateStorageLevel = getter(intermediateStorageLevel)

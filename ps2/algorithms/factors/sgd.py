@@ -92,12 +92,14 @@ class BlockDescent:
         first, end = self._user_range(begins, group, stratum.range_index, len(self.strata(block)) // groups)
         if first == end:
             return {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0}
+        part = slice(int(begins[first]), int(begins[end]))
+        weights = grid.weights[part]
         loss = descend(
-            *(begins, first, end, grid.items, grid.values, grid.weights, self.users, rows, settings.rank),
-            *(self.rates, iteration > 1, settings.biases, settings.nonnegative),
+            *(begins[first : end + 1] - begins[first], 0, end - first, grid.items[part], grid.values[part], weights),
+            *(self.users[first:end], rows, settings.rank, self.rates, iteration > 1),
+            *(settings.biases, settings.nonnegative),
         )
-        ratings = int(begins[end] - begins[first])
-        weights = grid.weights[begins[first] : begins[end]]
+        ratings = part.stop - part.start
         return {LOSS: loss, WEIGHT: float(weights.sum(dtype=np.float64)) if len(weights) else ratings, RATINGS: ratings}
 
     def _user_range(self, begins: Int64s, group: int, range_index: int, ranges: int) -> tuple[int, int]:

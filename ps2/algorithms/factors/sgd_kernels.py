@@ -39,32 +39,23 @@ ITEMS_AHEAD = 4
 
 
 @kernel
-def count_cells(users: Int32s, items: Int32s, groups: Int32s, num_users: int, begins: Int64s) -> None:
-    """Set ``begins`` to the index of each cell's first rating, and the end; see ``grid.Grid``.
-
-    ``users`` are indices below ``num_users``, ``items`` positions; ``groups`` has each item's group.
-    """
-    begins[:] = 0
-    for rating in range(len(users)):
-        begins[groups[items[rating]] * num_users + users[rating] + 1] += 1
-    for cell in range(1, len(begins)):
-        begins[cell] += begins[cell - 1]
-
-
-@kernel
 def fill_cells(
     users: Int32s,
     items: Int32s,
     groups: Int32s,
     num_users: int,
+    first_cell: int,
     ends: Int64s,
     source: tuple[Float32s, Float32s],
     block_items: Int32s,
     cells: tuple[Int32s, Float32s, Float32s],
 ) -> None:
-    """Copy ratings into their cells; see ``count_cells`` for the other arguments.
+    """Copy ratings into their cells; see ``grid.Grid``.
 
     Args:
+        users, items: indices below ``num_users``, and positions.
+        groups: the group of each item.
+        first_cell: the first cell of ``ends``.
         ends: where the next rating of each cell is written; changed.
         source: values and weights; weights are empty if all are 1.
         block_items: the index of each item within its block.
@@ -73,7 +64,7 @@ def fill_cells(
     values, weights = source
     cell_items, cell_values, cell_weights = cells
     for rating in range(len(users)):
-        cell = groups[items[rating]] * num_users + users[rating]
+        cell = groups[items[rating]] * num_users + users[rating] - first_cell
         index = ends[cell]
         ends[cell] += 1
         cell_items[index] = block_items[items[rating]]

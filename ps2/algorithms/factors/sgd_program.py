@@ -24,6 +24,8 @@ from ps2.algorithms.factors.timetable import STALENESS, Begin, Iterate, Iteratio
 from ps2.algorithms.frame.program import Ask, NextClock, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
+from ps2.data.row_spill import RowSpill
+from ps2.data.spilling import Spill
 from ps2.errors import PS2Error
 
 # The maximum number of restarts with half the step.
@@ -81,7 +83,7 @@ class SgdProgram(FactorsProgram):
 
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
-        yield from self.check_ratings()
+        yield from self.check_ratings(ask)
         ask.start_timer()
         yield NextClock()  # all workers load the initial vectors
         descent = Descent()
@@ -157,7 +159,7 @@ class SgdProgram(FactorsProgram):
         return CheckAndTrain(SgdLoop(self.plan, self._fleet, self._schedule))
 
     def reader(self) -> Callable[[Any, Iterator[Any]], Grid]:
-        return partial(_read, self.problem.assignment.layout, self.scaling)
+        return partial(_read, self.problem.assignment.layout, self.scaling, self.spill)
 
     def result(self, copy_and_halvings: tuple[int, int]) -> FittedFactors:
         (copy, halvings), assignment = copy_and_halvings, self.problem.assignment
@@ -169,5 +171,6 @@ class SgdProgram(FactorsProgram):
         self._fleet.free()
 
 
-def _read(layout: Layout, scaling: Scaling, worker: Any, batches: Iterator[Any]) -> Grid:
-    return read_grid(batches, layout, worker.rank, scaling.mean, scaling.scale, scaling.weight_scale)
+def _read(layout: Layout, scaling: Scaling, spill: Spill | None, worker: Any, batches: Iterator[Any]) -> Grid:
+    row_spill = None if spill is None else RowSpill(spill, worker.rank, worker.workers)
+    return read_grid(batches, layout, worker.rank, scaling, row_spill)

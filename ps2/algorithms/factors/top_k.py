@@ -5,14 +5,15 @@ them only to skip right vectors. A score that can be among the k largest is comp
 rounds in the same way. So results are equal to the last bit for all block sizes and machines.
 
 The k largest scores of each left vector are stored in a binary heap with the smallest score at its root. Of equal
-scores, the one with the lower position counts as smaller.
+scores, the one with the lower position counts as smaller. Excluded right vectors have the approximate score minus
+infinity, which no heap takes: so k others are selected, however many are excluded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,31 @@ LEFT, RIGHT = 256, 512
 UNIT = 2.0**-24
 # The number of approximate scores that are compared with the smallest of the k largest scores before a branch.
 CHUNK_SCORES = 64
+# The approximate score of an excluded right vector, and the smallest one that a heap takes.
+EXCLUDED, LOWEST = np.float32(-np.inf), np.finfo(np.float32).min
+
+
+class Excluded(NamedTuple):
+    """The right vectors that a left vector may not get: those of row i are ``positions[indptr[i] : indptr[i + 1]]``.
+
+    Both are int64; the positions of a row ascend, and may be repeated.
+    """
+
+    indptr: Int64s
+    positions: Int64s
+
+    @staticmethod
+    def from_pairs(rows: Int64s, positions: Int64s, num_rows: int) -> Excluded:
+        """Return the exclusions of ``num_rows`` left vectors from pairs in any order, without negative positions."""
+        rows, positions = rows[positions >= 0], positions[positions >= 0]
+        order = np.lexsort((positions, rows))
+        indptr = np.searchsorted(rows[order], np.arange(num_rows + 1))
+        return Excluded(indptr, positions[order])
+
+    def cut(self, begin: int, end: int) -> Excluded:
+        """Return the exclusions of consecutive left vectors."""
+        indptr = self.indptr[begin : end + 1]
+        return Excluded(indptr - indptr[0], self.positions[indptr[0] : indptr[-1]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +66,25 @@ class Candidates:
         norms = norms_of(self.vectors)
         return np.array([norms[begin : begin + RIGHT].max() for begin in range(0, len(norms), RIGHT)])
 
-    def best(self, left: Float32s, k: int) -> tuple[Float32s, Int64s]:
+    def best(self, left: Float32s, k: int, excluded: Excluded | None = None) -> tuple[Float32s, Int64s]:
         """Return the k largest dot products of each left vector, and the positions of their right vectors.
 
         Both have shape (m, min(k, n)). The largest is first; of equal products, the higher position is first. The
-        products are those of ``dot``, to the last bit.
+        products are those of ``dot``, to the last bit. Where fewer than k right vectors are not excluded, the last
+        products are NaN, and their positions -1.
         """
         k = min(k, len(self.vectors))
-        scores, positions = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
+        scores, positions = np.full((len(left), k), np.nan, np.float32), np.full((len(left), k), -1, np.int64)
         left = readable(left)
         for begin in range(0, len(left), LEFT):
             block = slice(begin, begin + LEFT)
-            self._select(left[block], scores[block], positions[block])
+            hidden = None if excluded is None else excluded.cut(begin, min(begin + LEFT, len(left)))
+            self._select(left[block], hidden, scores[block], positions[block])
         return scores, positions
 
-    def _select(self, left: Float32s, scores: Float32s, positions: Int64s) -> None:
+    def _select(self, left: Float32s, excluded: Excluded | None, scores: Float32s, positions: Int64s) -> None:
         """Fill ``scores`` and ``positions`` of one block of left vectors."""
+        cursors = None if excluded is None else excluded.indptr[:-1].copy()
         sizes = np.zeros(len(left), np.int64)
         left_norms = norms_of(left)
         # With few left vectors, several blocks of right vectors are multiplied at once.
@@ -69,6 +98,8 @@ class Candidates:
                 approximate_row(left[0], right, approximate[0])
             else:
                 np.matmul(left, right.T, out=approximate)
+            if excluded is not None and cursors is not None:
+                hide(approximate, first, excluded.indptr, excluded.positions, cursors)
             slack = rounding_slack(left_norms * max_norm, left.shape[1])
             select(approximate, left, right, first, slack, scores, positions, sizes)
         order(scores, positions, sizes)
@@ -116,6 +147,23 @@ def approximate_row(left: Float32s, right: Float32s, out: Float32s) -> None:
         for k in range(left.size):
             total += left[k] * right[row, k]
         out[row] = total
+
+
+@kernel
+def hide(approximate: Float32s, first: int, indptr: Int64s, positions: Int64s, cursors: Int64s) -> None:
+    """Set the approximate scores of excluded right vectors in a block to ``EXCLUDED``.
+
+    Args:
+        first: the position of the block's first right vector; calls have ascending blocks.
+        indptr, positions: see ``Excluded``.
+        cursors: the index of each row's next exclusion, which moves past those of the block.
+    """
+    for row in range(approximate.shape[0]):
+        cursor = cursors[row]
+        while cursor < indptr[row + 1] and positions[cursor] < first + approximate.shape[1]:
+            approximate[row, positions[cursor] - first] = EXCLUDED
+            cursor += 1
+        cursors[row] = cursor
 
 
 @kernel
@@ -188,7 +236,7 @@ def select(  # noqa: PLR0913 - arrays that numba takes as separate arguments
     n = right.shape[0]
     for row in range(left.shape[0]):
         size = sizes[row]
-        bound = np.float32(-np.inf)
+        bound = np.float32(LOWEST)
         if size == limit:
             bound = scores[row, 0] - slack[row]
         for begin in range(0, n, CHUNK_SCORES):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ps2.array_types import Int64s
+from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, with_python
 
 if TYPE_CHECKING:
@@ -47,6 +49,36 @@ def to_bytes(table: pa.Table) -> bytes:
 def from_bytes(encoded: Any) -> pa.Table:
     """Decode a table that ``to_bytes`` encoded."""
     return pa.ipc.open_stream(bytes(encoded)).read_all()
+
+
+def collect_arrow(frame: DataFrame) -> pa.Table:
+    """Collect all rows as an Arrow table."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            encoded = pa.array([to_bytes(pa.Table.from_batches([batch]))], pa.binary())
+            yield pa.RecordBatch.from_pydict({"batch": encoded})
+
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    tables = [from_bytes(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
+    return pa.concat_tables(tables) if tables else to_arrow_schema(frame.schema).empty_table()
+
+
+def collect_vectors(frame: DataFrame, id_column: str, vector_column: str) -> tuple[pa.Array, npt.NDArray[Any]]:
+    """Collect a column of ids, and a column of arrays of equal length as a matrix; raise InputError if they are not."""
+    from ps2.algorithms.frame.tables import column
+
+    rows = collect_arrow(frame.select(column(id_column).alias("id"), column(vector_column).alias("vector")))
+    ids, vectors = (values.combine_chunks() for values in rows.columns)
+    if not len(ids):
+        raise InputError(f"column {id_column!r}: expected ids, got an empty DataFrame")
+    lengths = pc.list_value_length(vectors) if pa.types.is_list(vectors.type) else None
+    if lengths is None or lengths.null_count or pc.count_distinct(lengths).as_py() != 1:
+        got = "arrays of several lengths, or null" if lengths is not None else str(vectors.type)
+        raise InputError(f"column {vector_column!r}: expected arrays of numbers, all of one length, got {got}")
+    numbers = vectors.flatten().to_numpy(zero_copy_only=False)
+    return ids, numbers.astype(np.float32, copy=False).reshape(len(ids), -1)
 
 
 def as_lists(rows: npt.NDArray[Any]) -> pa.ListArray:

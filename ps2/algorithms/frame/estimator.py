@@ -12,33 +12,37 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.dealing import Dealer, check_workers
 from ps2.algorithms.frame.frames import check_frame, spark_calls
 from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
+from ps2.algorithms.frame.one_job import OneJob
 from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.placement import Request, Work, place
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import Plan, Settings
-from ps2.algorithms.frame.tables import check_columns, survey
+from ps2.algorithms.frame.tables import check_columns, column, survey
 from ps2.algorithms.frame.unlabelled import survey_rows
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import current_watch, watched_fit
-from ps2.algorithms.training.only_worker import OnStep, Train, result_of, train_in_only_worker
+from ps2.algorithms.training.only_worker import OnStep, Train, train_in_only_worker
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory, Via
-from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.dashboard.training_log import TRAININGS
-from ps2.errors import SlotsError, StoppedError, UsageError, WorkerError
+from ps2.errors import ConfigError, InputError, SlotsError, StoppedError, UsageError, WorkerError
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import backend_of, free_slots
 
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")
 H = TypeVar("H", bound="HasInitialModel")
+V = TypeVar("V", bound="HasValidationData")
 
+# The temporary column of booleans, true for rows that are held out.
+HELD_OUT = "ps2 held out"
 # How long to wait for task slots that other jobs of the application use, such as evaluations in other threads.
 SLOTS_TIMEOUT_S = 3600.0
 POLL_S = 0.2
@@ -121,16 +125,11 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             return when_free(spark, table.workers, run)
 
     def _train_in_one_job(
-        self, dataset: DataFrame, table: Table, steps: int, training: Callable[[int], SurveyedTraining]
+        self, dataset: DataFrame, table: Table, steps: int, train: Callable[[PS2Context, OnStep], Any]
     ) -> Any:
         """Survey rows and train on them in one Spark job; return the result, None if one job cannot train on them."""
-
-        def run(ps: PS2Context, on_step: OnStep) -> Any:
-            outcome = run_surveyed(ps, training(len(ps.servers)))
-            return None if outcome is None else result_of(outcome, on_step)
-
         try:
-            return self._train_in_context(table, steps, run)
+            return self._train_in_context(table, steps, train)
         except WorkerError:
             if dataset.isEmpty():
                 return None
@@ -287,15 +286,36 @@ class SurveyingEstimator(TrainingEstimator):
 class FleetEstimator(FeatureParams, SurveyingEstimator):
     """Base class of estimators that learn from features."""
 
+    def _one_job(self, plan: Any, dataset: DataFrame) -> OneJob | None:
+        """Check a table; return the fit in one Spark job; None: Spark has to survey the rows."""
+        return None
+
+    def _survey_and_train(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+        may_be_local = self._request().via != "servers" and self._requested_workers in (None, 1)
+        job = self._one_job(plan, dataset) if may_be_local and not self._why_durable() else None
+        if job is None or not job.is_small:
+            return super()._survey_and_train(plan, dataset)
+        trained, survey = retry_after_server_loss(job.run), job.survey
+        if trained is not None:
+            return trained
+        if survey is None:
+            return super()._survey_and_train(plan, dataset)
+        return retry_after_server_loss(lambda: self._train_model(plan, survey, job.dealer))
+
+    def _check_table(self, dataset: DataFrame) -> ColumnNames:
+        """Check the columns and the number of workers; return the names of the columns to train on."""
+        columns = self._columns()
+        check_columns(dataset, columns)
+        check_workers(backend_of(dataset), self._requested_workers)
+        return columns
+
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         """Check and survey a table; return the survey, and the dealer of its rows."""
-        workers, columns = self._requested_workers, self._columns()
-        check_columns(dataset, columns)
-        check_workers(backend_of(dataset), workers)
+        columns = self._check_table(dataset)
         if backend_of(dataset).shares_host:
             self._compile_ahead()
         survey = self._survey(dataset, columns)
-        return survey, Dealer(dataset, columns, survey, workers)
+        return survey, Dealer(dataset, columns, survey, self._requested_workers)
 
     def _compile_ahead(self) -> None:
         """Start to compile slow kernels in another process, which writes them to this host's cache for the workers."""
@@ -323,10 +343,84 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
                 raise
 
 
-class HasInitialModel(TrainingEstimator):
+class HasValidationData(TrainingEstimator):
+    """An estimator that measures held-out rows: ``setValidationData``, or the keyword ``validationData``."""
+
+    _OBJECTS: ClassVar[tuple[str, ...]] = ("validationData",)
+    # The rows to hold out; None: validationIndicatorCol marks them, if there are any.
+    _validation_data: Any = None
+
+    def setValidationData(self: V, value: DataFrame | None) -> V:
+        """Set a DataFrame of held-out rows with the columns of those to train on, in place of validationIndicatorCol.
+
+        None: there are none. A saved estimator lacks them. Copies, such as those of ``CrossValidator``, have them.
+
+        Raises:
+            InputError: the value is no DataFrame.
+        """
+        if value is not None:
+            check_frame(value)
+        self._validation_data = value
+        return self
+
+    if not TYPE_CHECKING:  # as in the base class
+
+        def fit(self, dataset: Any, params: Any = None) -> Any:
+            """Train on rows; return the model, or a list of models. See ``setValidationData``, too."""
+            if self._validation_data is None or params:
+                return super().fit(dataset, params)
+            return self._fit_united(dataset, lambda estimator, rows: estimator.fit(rows))
+
+    def _fit_united(self, dataset: DataFrame, fit: Callable[[Any, DataFrame], T]) -> T:
+        """Unite rows with the held-out rows under an indicator column; return the result of a copy's ``fit``."""
+        self._check_frame(dataset)
+        if (marked := self._if_set("validationIndicatorCol")) is not None:
+            raise ConfigError(f"validationData: expected no validationIndicatorCol beside it, got {marked!r}")
+        names = [name for name in dataset.columns if name in self._validation_data.columns]
+        # CrossValidator adds a column of its own to the rows to train on.
+        params = [param for param in self.params if param.name.endswith(("Col", "Cols")) and self.isDefined(param)]
+        for value in map(self.getOrDefault, params):
+            for name in [value] if isinstance(value, str) else value or ():
+                if name in dataset.columns and name not in names:
+                    raise InputError(f"validationData: expected the columns of the rows to train on, got no {name!r}")
+        estimator = self.copy()
+        estimator._validation_data = None
+        estimator._set(validationIndicatorCol=HELD_OUT)
+        train = dataset.select(*map(column, names)).withColumn(HELD_OUT, F.lit(False))
+        held_out = self._validation_data.select(*map(column, names)).withColumn(HELD_OUT, F.lit(True))
+        model: Any = fit(estimator, train.union(held_out))
+        if model.hasParam("validationIndicatorCol") and model.isSet("validationIndicatorCol"):
+            model.clear(model.validationIndicatorCol)
+        return model
+
+    def setParams(self: V, **params: Any) -> V:
+        """Set params by name, and models, rows or functions such as ``initialModel``.
+
+        Raises:
+            TypeError: there is no such param, or its value has another type.
+            InputError: the validation data are no DataFrame.
+            ConfigError: the training cannot begin with the initial model, or a function is none.
+        """
+        for name in self._OBJECTS:
+            if name in params:
+                getattr(self, f"set{name[0].upper()}{name[1:]}")(params.pop(name))
+        return super().setParams(**params)
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``.
+
+        Raises:
+            UsageError: there are validation data, which are not part of the file.
+        """
+        if self._validation_data is not None:
+            raise UsageError("validationData: a file of the estimator would lack them; set them after loading it")
+        return super().write()
+
+
+class HasInitialModel(HasValidationData):
     """An estimator whose training can begin with a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
-    _OBJECTS: ClassVar[tuple[str, ...]] = ("initialModel",)
+    _OBJECTS: ClassVar[tuple[str, ...]] = (*HasValidationData._OBJECTS, "initialModel")
     # The result of ``_read_initial_model``; None: the training begins from scratch.
     _initial: Any = None
 
@@ -343,23 +437,11 @@ class HasInitialModel(TrainingEstimator):
     def _read_initial_model(self, value: Any) -> Any:
         """Return the parameters of an initial model; raise ConfigError if the training cannot begin with this model."""
 
-    def setParams(self: H, **params: Any) -> H:
-        """Set params by name, and models or functions such as ``initialModel``.
-
-        Raises:
-            TypeError: there is no such param, or its value has another type.
-            ConfigError: the training cannot begin with the initial model, or a function is none.
-        """
-        for name in self._OBJECTS:
-            if name in params:
-                getattr(self, f"set{name[0].upper()}{name[1:]}")(params.pop(name))
-        return super().setParams(**params)
-
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``.
 
         Raises:
-            UsageError: there is an initial model, which is not part of the file.
+            UsageError: there is an initial model, or there are validation data, which are not part of the file.
         """
         if self._initial is not None:
             raise UsageError("initialModel: a file of the estimator would lack it; save the model itself")

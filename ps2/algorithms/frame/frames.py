@@ -56,7 +56,8 @@ def num_values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
         return None
     if "vals" in attribute:
         return len(attribute["vals"])
-    return int(attribute["num_vals"]) if "num_vals" in attribute else None
+    count = attribute.get("num_vals")
+    return int(count) if isinstance(count, (int, float)) and count >= 0 and count % 1 == 0 else None
 
 
 def categories_of(features: Sequence[StructField]) -> dict[int, int]:

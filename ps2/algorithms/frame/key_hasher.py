@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     FloatType,
     IntegralType,
     LongType,
@@ -23,6 +25,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from ps2.algorithms.frame.frames import check_frame
@@ -34,7 +38,7 @@ from ps2.algorithms.frame.tables import check_new_columns, column
 from ps2.data.columns import join_names
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
-from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.backend_lookup import active_session, with_python
 from ps2.run.spark.frames import map_in_arrow
 
 COLUMNS = "categoricalCols, numericCols, bucketCols or crosses"
@@ -63,6 +67,10 @@ class HashedColumns(HashedColumnSettings, ByName):
 
     def _make_hasher(self, fields: Sequence[Field], dataset: DataFrame | None) -> FieldHasher:
         hasher = FieldHasher(tuple(fields), self.getHashSeed() % 2**64)
+        if hasher.time_parts:
+            spark = active_session() if dataset is None else dataset.sparkSession
+            zone = str(self._if_set("timeZone") or spark.conf.get("spark.sql.session.timeZone"))
+            hasher = replace(hasher, time_zone=zone)
         if dataset is not None:
             check_key_columns(dataset, hasher)
         return hasher
@@ -93,8 +101,18 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
     """Raise InputError unless a DataFrame has the columns of a hasher, with usable types. This starts no Spark job."""
     types = {field.name: field.dataType for field in dataset.schema.fields}
     counts = Counter(dataset.columns)
+    for name, part in hasher.time_parts.items():
+        kinds = (TimestampType, TimestampNTZType, *([DateType] if part.takes_dates else []))
+        for source in part.columns:
+            if source not in types:
+                raise InputError(f"{name}: there is no column {source!r}; there are: {join_names(dataset.columns)}")
+            if not isinstance(types[source], kinds):
+                expected, got = "timestamps" + " or dates" * part.takes_dates, types[source].simpleString()
+                raise InputError(f"column {source!r}: expected {expected} for {name}, got {got}: cast it")
     for field in hasher.fields:
         for position, name in enumerate(field.columns):
+            if name in hasher.time_parts:
+                continue
             if name not in types:
                 raise InputError(f"there is no column {name!r}; there are: {join_names(dataset.columns)}")
             if counts[name] > 1:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ps2.algorithms.frame.settings import Flexible, Setting, Settings, getter, param, setter
-from ps2.algorithms.frame.shared_settings import FleetSettings, WeightSettings
+from ps2.algorithms.frame.shared_settings import FleetSettings, HeldOutSettings, WeightSettings
 
 # The separator of the columns of a cross, as in "user:ad"; the default column of keys.
 CROSS, KEYS = ":", "keys"
@@ -75,6 +75,14 @@ class HashedColumnSettings(Settings):
         option=None,
         in_model=True,
     )
+    timeZone: Setting[str | None] = param(
+        None,
+        "the time zone of columns such as 'hour(t)', a region or an offset such as '+02:00'; not set: that of Spark's "
+        "session (spark.sql.session.timeZone) in which the model is made",
+        type=str,
+        option=None,
+        in_model=True,
+    )
     hashSeed: Setting[int] = param(0, "the seed of the keys' hash", option=None, in_model=True)
 
     getCategoricalCols, setCategoricalCols = getter(categoricalCols), setter(categoricalCols)
@@ -82,6 +90,7 @@ class HashedColumnSettings(Settings):
     getBucketCols, setBucketCols = getter(bucketCols), setter(bucketCols)
     getBucketBase, setBucketBase = getter(bucketBase), setter(bucketBase)
     getCrosses, setCrosses = getter(crosses), setter(crosses)
+    getTimeZone, setTimeZone = getter(timeZone), setter(timeZone)
     getHashSeed, setHashSeed = getter(hashSeed), setter(hashSeed)
 
 
@@ -112,7 +121,7 @@ class KeySettings(HashedColumnSettings):
     getKeysPerRow, setKeysPerRow = getter(keysPerRow), setter(keysPerRow)
 
 
-class LearningSettings(KeySettings, FleetSettings, WeightSettings):
+class LearningSettings(KeySettings, FleetSettings, WeightSettings, HeldOutSettings):
     """The training of the weights of keys, and the admission, expiry and maximum number of keys."""
 
     labelCol: Setting[str] = param("label", "the column of the labels, 0 or 1", option=None)

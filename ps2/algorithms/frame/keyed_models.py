@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
 from ps2.algorithms.frame.arrow_batches import as_lists
-from ps2.algorithms.frame.estimator import TrainingEstimator
+from ps2.algorithms.frame.estimator import HasInitialModel, HasValidationData
 from ps2.algorithms.frame.frames import check_frame, spark_calls
 from ps2.algorithms.frame.heads import ClassHead
 from ps2.algorithms.frame.key_hasher import KeyParams, check_key_columns
@@ -20,7 +20,14 @@ from ps2.algorithms.frame.key_settings import LearningSettings
 from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.predict import metadata_of
 from ps2.algorithms.frame.scoring import KeyScoring
-from ps2.algorithms.frame.tables import check_label_is_apart, check_new_columns, check_numbers, check_times
+from ps2.algorithms.frame.tables import (
+    check_held_out,
+    check_label_is_apart,
+    check_new_columns,
+    check_numbers,
+    check_times,
+    column,
+)
 from ps2.algorithms.training.observing import new_watch, watched_fit
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
@@ -29,11 +36,13 @@ from ps2.algorithms.training.streams.task import check_clock
 from ps2.algorithms.training.streams.training import StreamingTraining
 from ps2.array_types import Float64s
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.client.fleet import lending
+from ps2.client.matrix import disown
 from ps2.coordinator.context import PS2Context
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, StoppedError
-from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.backend_lookup import backend_of, with_python
 from ps2.run.spark.frames import map_in_arrow
 
 # Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
@@ -42,28 +51,42 @@ Margins = Callable[[KeyRows], Float64s]
 MANAGED_KEYS = ("admitAfter", "expireAfterS", "maxKeys")
 
 
-class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
-    """Base class of estimators that learn from batches and streams."""
+class KeyedEstimator(LearningSettings, KeyParams, HasInitialModel, HasValidationData):
+    """Base class of estimators that learn from batches and streams.
+
+    ``initialModel`` is a model of the estimator on the servers, which ``fit`` continues to train, in place.
+    """
 
     # The class of the models that this estimator returns.
     _MODEL: ClassVar[type[Any]]
+    if TYPE_CHECKING:  # so that type checkers accept the keywords in the constructor
+        initialModel: Any = None
+        validationData: DataFrame | None = None
+
+    def _read_initial_model(self, value: Any) -> Any:
+        if not isinstance(value, self._MODEL):
+            raise ConfigError(f"initialModel: expected a {self._MODEL.__name__}, got {type(value).__name__}")
+        return value
 
     def partialFit(self, dataset: DataFrame, model: Any = None) -> Any:
         """Learn once from each row; return the model.
 
         Args:
             dataset: rows to learn from, not a streaming DataFrame.
-            model: a model of this estimator, which continues to learn on the servers; None: a new model.
+            model: a model of this estimator, which continues to learn on the servers; None: ``initialModel``, or a new
+                model if there is none.
 
         Raises:
             InputError: there are no rows, or some rows are faulty. The model may already have learned from other rows.
             ConfigError: the model is of another estimator, or has other keys, sizes or settings.
             UsageError: the model learns from a stream.
         """
+        if self._validation_data is not None:
+            return self._fit_united(dataset, lambda estimator, rows: estimator.partialFit(rows, model))
         with watched_fit(self) as report_model, spark_calls(dataset):
             self._check_frame(dataset)
             self._check()
-            trained_model = self._learn_once(dataset, model)
+            trained_model = self._learn_once(dataset, self._initial if model is None else model)
             report_model(trained_model)
             return trained_model
 
@@ -78,7 +101,9 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
         self._check_settings(model, hasher)
         check_clock(model.table, self._time_column())
         if model.fitted.hasher != hasher:
-            raise ConfigError("model: expected an estimator with the model's columns of keys, in the same order")
+            raise ConfigError(
+                "model: expected an estimator with the model's columns of keys, in the same order, and its time zone"
+            )
 
     @abstractmethod
     def _check_settings(self, model: Any, hasher: FieldHasher) -> None:
@@ -108,8 +133,8 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
             snapshotEvery: the time between two snapshots of the fleet, "5 minutes" or a number of seconds; or "10
                 batches". There are at most 40 batches between two snapshots. After a failure the stream repeats the
                 batches since the newest snapshot.
-            model: a model of this estimator that continues to learn; None: the model of ``checkpointLocation``, or a
-                new model if there is none.
+            model: a model of this estimator that continues to learn; None: ``initialModel``, that of
+                ``checkpointLocation``, or a new model.
             trigger: keywords for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
             queryName: the name of Spark's query.
             onProgress: called after each batch with its ``BatchProgress``, in the query's thread.
@@ -122,7 +147,13 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
         """
         self._check_frame(streamingDf)
         self._check()
+        name = "validationIndicatorCol" if self._validation_data is None else "validationData"
+        if self._validation_data is not None or self._if_set(name) is not None:
+            raise ConfigError(f"{name}: a stream predicts each row before it learns, and holds none out")
+        model = self._initial if model is None else model
         factory = self._model_factory(streamingDf, model)
+        for matrix in () if model is None else model.fitted.matrices:
+            disown(matrix)  # another driver can resume the stream, and finds the model by its name
         return start_stream(
             streamingDf,
             checkpointLocation,
@@ -155,7 +186,15 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
             check_numbers(frame, weight, "weights")
         if time is not None:
             check_times(frame, time)
-        return LabelledReader(hasher, label, weight, time)
+        return LabelledReader(hasher, label, weight, time, self._if_set("validationIndicatorCol"))
+
+    def _held_out(self, frame: DataFrame) -> Column | None:
+        """Return the column that is true for rows to hold out; None: there is none. Readers refuse its nulls."""
+        name = self._if_set("validationIndicatorCol")
+        if name is None:
+            return None
+        check_held_out(frame, name)
+        return column(name).cast("boolean")
 
     def _learner_options(self) -> LearnerOptions:
         return LearnerOptions(self.getBatchSize(), self._requested_workers, self._if_set("lateAfterS"))
@@ -171,7 +210,12 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
 
 
 class KeyedModel(KeyParams, FittedModel):
-    """Base class of trained models of keys. The weights are on the servers until ``free()``; copies share them."""
+    """Base class of trained models of keys, whose weights are on the servers; copies share them.
+
+    The servers free the weights after ``free()``, or when neither a copy of the model or of its ``table`` is left, nor
+    a plan of Spark that contains its predictions. A model that was pickled, or learns from a stream, stays until
+    ``free()``.
+    """
 
     @property
     def name(self) -> str:
@@ -251,7 +295,9 @@ def with_key_predictions(
 
     types = [DoubleType() if kind == "prediction" else ArrayType(DoubleType(), False) for _, kind in outputs]
     new_fields = [StructField(name, type, False) for name, type in zip(new_names, types, strict=True)]
-    predictions = map_in_arrow(with_python(frame), add_predictions, StructType([*frame.schema.fields, *new_fields]))
+    schema = StructType([*frame.schema.fields, *new_fields])
+    with lending(backend_of(frame).loan):
+        predictions = map_in_arrow(with_python(frame), add_predictions, schema)
     # Columns are selected by index, because two names can be equal, or differ only in case.
     indexed = predictions.toDF(*(f"c{index}" for index in range(len(predictions.columns))))
     columns = [F.col(f"c{index}").alias(name) for index, name in enumerate(frame.columns)]

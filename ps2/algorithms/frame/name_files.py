@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 # all strings, and ``ends``, the byte offset at which each string ends.
 NAME_ARRAYS = {"ids": "i", "names": "u", "ends": "i"}
 
+# The array of an export that holds the vectors of names, after "user_" or "item_".
+VECTORS = "vectors"
+
 
 def name_arrays(names: Names) -> dict[str, Array]:
     """Return the arrays of ``NAME_ARRAYS`` that hold these names."""
@@ -27,6 +30,20 @@ def name_arrays(names: Names) -> dict[str, Array]:
     offsets = np.frombuffer(offsets_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     text = np.frombuffer(bytes_buffer, np.uint8)[offsets[0] : offsets[-1]] if offsets[-1] else np.empty(0, np.uint8)
     return {"names": text, "ends": offsets[1:] - offsets[0]}
+
+
+def named_vectors(kind: str, names: Names, vectors: Array) -> dict[str, Array]:
+    """Return the arrays of an export that hold names and their vectors; ``kind``: "user" or "item"."""
+    return {f"{kind}_{name}": array for name, array in {VECTORS: vectors, **name_arrays(names)}.items()}
+
+
+def vectors_from_arrays(kind: str, arrays: Mapping[str, Array]) -> tuple[Names, Array]:
+    """Return the names and vectors of ``named_vectors``; raise ValueError if arrays are missing or do not match."""
+    own = {name.removeprefix(f"{kind}_"): array for name, array in arrays.items() if name.startswith(f"{kind}_")}
+    names, vectors = names_from_arrays(own, kind), own.get(VECTORS)
+    if vectors is None or vectors.ndim != 2 or vectors.dtype != np.float32 or not 0 < len(vectors) == len(names):
+        raise ValueError(f"{kind}: expected a vector for each of {len(names):,} ids")
+    return names, vectors
 
 
 def names_from_arrays(arrays: Mapping[str, Array], kind: str) -> Names:

@@ -22,11 +22,12 @@ from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.frame.tables import check_columns, check_new_columns, column, field, known_dim
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
+from ps2.client.fleet import lending
 from ps2.data.columns import read_features, read_numbers
 from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
-from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 # The temporary column with a struct of all predictions of a row.
 _PREDICTIONS = "ps2 predictions"
@@ -107,7 +108,8 @@ def with_predictions(
     udf: Any = pandas_udf  # its overloads lack a struct type given as a string
     tree_outputs = {kind for _, kind in names} & {"leaf", "contrib"}
     predict = udf(_predictor(load_fitted, head, columns, tree_outputs), _STRUCT)
-    with_struct = frame.select("*", predict(_udf_argument(with_python(frame), columns)).alias(_PREDICTIONS))
+    with lending(backend_of(frame).loan):
+        with_struct = frame.select("*", predict(_udf_argument(with_python(frame), columns)).alias(_PREDICTIONS))
     added = [_prediction_column(kind).alias(name, metadata=metadata_of(kind, head.classes)) for name, kind in names]
     return with_struct.select("*", *added).drop(_PREDICTIONS)
 

@@ -106,6 +106,35 @@ class WeightSettings(Settings):
     getWeightCol, setWeightCol = getter(weightCol), setter(weightCol)
 
 
+class HeldOutSettings(Settings):
+    """The rows to hold out of the training, whose loss chooses the best pass over the other rows."""
+
+    validationIndicatorCol: Setting[str | None] = param(
+        None,
+        "the boolean column that is true for rows to hold out of the training; not set or empty: no rows are held out",
+        type=str,
+        option=None,
+    )
+    validationTol: Setting[float] = param(
+        0.0,
+        "the smallest relative decrease of the held-out rows' loss that counts as progress",
+        at_least=0,
+        below=1,
+        option=None,
+    )
+    patience: Setting[int] = param(
+        3,
+        "stop after this many passes without progress on the held-out rows, and return the best pass's model; 0: run "
+        "all passes, and return the last one's model",
+        at_least=0,
+    )
+
+    getValidationIndicatorCol = getter(validationIndicatorCol)
+    setValidationIndicatorCol = setter(validationIndicatorCol)
+    getValidationTol, setValidationTol = getter(validationTol), setter(validationTol)
+    getPatience, setPatience = getter(patience), setter(patience)
+
+
 class LabelSettings(Settings):
     """The columns of labels and predictions."""
 

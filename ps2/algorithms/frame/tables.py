@@ -121,7 +121,7 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
         if name is not None:
             check_numbers(frame, name, role)
     if columns.validation is not None:
-        _check_type(frame, columns.validation, (BooleanType, ByteType), "booleans, true for rows to hold out")
+        check_held_out(frame, columns.validation)
     if columns.group is not None:
         check_group(frame, columns.group)
 
@@ -142,6 +142,11 @@ def check_numbers(frame: DataFrame, name: str, role: str) -> None:
 def check_times(frame: DataFrame, name: str) -> None:
     """Raise InputError unless a column has timestamps or numbers of seconds."""
     _check_type(frame, name, (TimestampType, TimestampNTZType, NumericType), "timestamps, or seconds as numbers")
+
+
+def check_held_out(frame: DataFrame, name: str) -> None:
+    """Raise InputError unless a column has booleans, or the numbers of validation sets."""
+    _check_type(frame, name, (BooleanType, ByteType), "booleans, true for rows to hold out")
 
 
 def check_group(frame: DataFrame, name: str) -> None:

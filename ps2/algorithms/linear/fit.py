@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.dealing import Dealer, gather_rows
+from ps2.algorithms.frame.dealing import Dealer
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel
-from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey, WorkerSurvey, pack_survey
+from ps2.algorithms.frame.labels import pack_survey
+from ps2.algorithms.frame.one_job import OneJob
 from ps2.algorithms.frame.placement import Work
-from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings
-from ps2.algorithms.frame.tables import SMALL_BYTES, Survey, check_columns, field, known_dim, survey_of
+from ps2.algorithms.frame.tables import Survey, known_dim
 from ps2.algorithms.linear import model as trained_model
 from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.model import Weights
@@ -26,18 +26,14 @@ from ps2.algorithms.linear.solvers.optimizer import follows_from_sums, lazy_opti
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import AfterSurvey, Task, train_locally, train_weights
 from ps2.algorithms.training.faults import ColumnNames, Form
-from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.only_worker import OnStep, train_surveyed
 from ps2.algorithms.training.record import Placement, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError
 from ps2.ops.all import optimizer_steps
 from ps2.run.message import STOP, Message, Stop
-from ps2.run.spark.backend_lookup import backend_of
 
-# Spark's estimate of a table's size may be too low. A fit in one job gives up if the table's Arrow batches take more
-# than this many times ``SMALL_BYTES``.
-MAX_SMALL = 4
 # The cost of one stored value and one weight of its feature in each clock, in seconds (docs/decisions/0057).
 VALUE_S = 4e-9
 # The solvers that can send gradients as sufficient factors.
@@ -65,8 +61,9 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
 
     _LOSSES: ClassVar[tuple[LossName, ...]] = ()
     _MODEL: ClassVar[type[WeightsModel]]
-    if TYPE_CHECKING:  # so that type checkers accept the keyword in the constructor
+    if TYPE_CHECKING:  # so that type checkers accept the keywords in the constructor
         initialModel: Any = None
+        validationData: DataFrame | None = None
 
     def _read_initial_model(self, value: Any) -> Weights:
         weights = weights_of(value)
@@ -117,25 +114,10 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         settings = self._values(SolverSettings)
         return LinearPlan(settings=settings, name=self._name, solver=solver, optimizer=optimizer, factors=factors)
 
-    def _survey_and_train(self, plan: LinearPlan, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
-        columns = self._columns()
-        check_columns(dataset, columns)
-        may_be_local = self.getVia() != "servers" and self._requested_workers in (None, 1) and plan.staleness == 0
+    def _one_job(self, plan: LinearPlan, dataset: DataFrame) -> OneJob | None:
         # A fit in one job cannot send an initial model to the worker, and cannot spill rows to files.
-        fits_one_job = self._initial is None and plan.settings.spill != "always"
-        if not may_be_local or not fits_one_job or self._why_durable():
-            return super()._survey_and_train(plan, dataset)
-        job = _OneJob(self, plan, dataset, columns)
-        frame = job.table.frame
-        if backend_of(frame).estimated_bytes(frame) > SMALL_BYTES:
-            return super()._survey_and_train(plan, dataset)
-        trained = retry_after_server_loss(job.run)
-        if trained is not None:
-            return self._model(trained[0]), trained[1]
-        survey = job.survey
-        if survey is None:
-            return super()._survey_and_train(plan, dataset)
-        return retry_after_server_loss(lambda: self._train_model(plan, survey, job.dealer))
+        fits_one_job = plan.staleness == 0 and self._initial is None and plan.settings.spill != "always"
+        return _LinearJob(self, plan, dataset, self._check_table(dataset)) if fits_one_job else None
 
     def _train_model(self, plan: LinearPlan, survey: Survey, dealer: Dealer) -> tuple[Any, TrainingHistory]:
         problem, plan = self._objective(plan, survey)
@@ -187,57 +169,39 @@ def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearP
     return replace(plan, all_columns=plan.factors == "always" or stored_values >= problem.dim)
 
 
-class _OneJob:
-    """A fit in one Spark job: the worker surveys its rows, waits for the driver's plan, and trains.
-
-    ``survey`` is None if the job has not reported it, rows are faulty, or they exceed MAX_SMALL.
-    """
-
+class _LinearJob(OneJob):
     def __init__(self, estimator: LinearEstimator, plan: LinearPlan, dataset: DataFrame, columns: ColumnNames):
-        self._estimator, self._plan, self._dataset, self._columns = estimator, plan, dataset, columns
-        assert columns.label is not None
-        self.table = gather_rows(dataset, columns, PART_COLUMN)
-        self._labels = Labels(columns.label, estimator._CLASSES, field(dataset, columns.label))
-        self.survey: Survey | None = None
+        super().__init__(estimator, dataset, columns, Form(known_dim(dataset, columns.features)))
+        self._plan = plan
         self._trivial_weights: Weights | None = None
         self._placement: Placement | None = None
 
-    @property
-    def dealer(self) -> Dealer:
-        """Deals the rows of the surveyed table to workers."""
-        assert self.survey is not None
-        return Dealer(self._dataset, self._columns, self.survey, self._estimator._requested_workers)
+    def run(self) -> tuple[Any, TrainingHistory] | None:
+        estimator: LinearEstimator = self._estimator
+        table, seed = self.table, self._plan.seed
 
-    def run(self) -> tuple[Weights, TrainingHistory] | None:
-        """Return the trained weights; None: the training needs servers, or Spark has to survey the table."""
-        columns, labels, table = self._columns, self._labels, self.table
-        form = Form(known_dim(self._dataset, columns.features))
-        read = ReadAndSurvey(columns, form, labels.classes, labels.limit, MAX_SMALL * SMALL_BYTES)
+        def run(ps: PS2Context, on_step: OnStep) -> Any:
+            program = AfterSurvey(replace(table, frame=None), len(ps.servers))
+            training = SurveyedTraining(table, self._read, pack_survey, self._decide, program, seed)
+            return train_surveyed(ps, training, on_step)
 
-        def training(servers: int) -> SurveyedTraining:
-            program = AfterSurvey(replace(table, frame=None), servers)
-            return SurveyedTraining(table, read, pack_survey, self._decide, program, self._plan.seed)
-
-        steps = self._plan.settings.maxIter
-        trained = self._estimator._train_in_one_job(self._dataset, table, steps, training)
+        trained = estimator._train_in_one_job(self._dataset, table, self._plan.settings.maxIter, run)
         if self._trivial_weights is not None:
-            return self._trivial_weights, NO_TRAINING
-        return None if trained is None else (trained[0], replace(trained[1], placement=self._placement))
+            return estimator._model(self._trivial_weights), NO_TRAINING
+        if trained is None:
+            return None
+        return estimator._model(trained[0]), replace(trained[1], placement=self._placement)
 
     def _decide(self, report: dict[str, Any]) -> Message | Stop:
         """Return the worker's training task, given its report of the survey; STOP: this job must not train."""
-        rows = WorkerSurvey.unpack(report)
-        if rows is None:
+        survey, estimator = self._receive(report), self._estimator
+        if survey is None:
             return STOP
-        groups = rows.groups()
-        self.survey = survey = survey_of(
-            self._dataset, self._columns, self._labels, groups, rows.dim, rows.shift, rows.unit
-        )
-        problem, plan = self._estimator._objective(self._plan, survey)
-        self._trivial_weights = self._estimator._trivial_weights(problem, survey)
+        problem, plan = estimator._objective(self._plan, survey)
+        self._trivial_weights = estimator._trivial_weights(problem, survey)
         if self._trivial_weights is not None:
             return STOP
-        self._placement = self._estimator._place(estimate_work(problem, plan, survey), self.dealer)
+        self._placement = estimator._place(estimate_work(problem, plan, survey), self.dealer)
         if self._placement.via != "local" or form_of(problem).dtype != Form().dtype:
             return STOP
         return Task(problem, plan, survey.facts).message()

@@ -83,6 +83,8 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         solver: str = self.getOrDefault("solver")
         if solver not in ("auto", "sap"):
             raise ConfigError(f"solver: fitPath trains with 'sap', got {solver!r}")
+        if self._validation_data is not None:
+            raise ConfigError("validationData: solver 'sap' does not support early stopping")
         # The plan has the penalties of regParam 1; each value of the path is a factor of them.
         estimator = self.copy({self.regParam: 1.0, self.getParam("solver"): "sap"})
         for param in (estimator.lambdaPath, estimator.lambdaCount, estimator.lambdaRatio):
@@ -122,6 +124,8 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         """Return the values of ``regParam`` if the maps set only ``regParam`` and form a path, else an empty list."""
         names = {param.name for param_map in maps for param in param_map}
         if self.getOrDefault("solver") != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
+            return []
+        if self._validation_data is not None:
             return []
         strengths = [float(value) for param_map in maps for value in param_map.values()]
         return strengths if min(strengths) > 0 and max(strengths) < math.inf else []

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.key_hasher import KeyParams
 from ps2.algorithms.frame.keyed_models import KeyedClassModel, KeyedEstimator
@@ -18,9 +19,10 @@ from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
 from ps2.algorithms.online.program import LiveModel, new_name
 from ps2.algorithms.online.scoring import probabilities
 from ps2.algorithms.online.settings import OnlineFactorSettings, OnlineSettings
-from ps2.algorithms.training.streams.learner import BatchProgress, Passes, learn_frame
+from ps2.algorithms.training.streams.learner import BatchProgress, HeldOut, Passes, learn_frame
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.client.matrix import owning
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
@@ -67,7 +69,11 @@ class OnlineModel(OnlineParams, KeyedClassModel, Model):
 
     @property
     def progress(self) -> list[BatchProgress]:
-        """Progressive validation of the last ``fit`` or ``partialFit``: one entry for each pass over the rows."""
+        """Progressive validation of the last ``fit`` or ``partialFit``: one entry for each pass over the rows.
+
+        If rows were held out, ``heldOut`` has their measures after the pass, and with ``patience`` the model is that of
+        the pass with the smallest ``heldOut.logLoss``.
+        """
         return list(self._progress)
 
     def __repr__(self) -> str:
@@ -95,26 +101,34 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
     def _fit(self, dataset: DataFrame) -> Any:
         self._check_frame(dataset)
         self._check()
-        return self._learn(dataset, None, self.getOrDefault(self.maxIter))
+        return self._learn(dataset, self._initial, self.getOrDefault(self.maxIter))
 
     def _learn_once(self, dataset: DataFrame, model: Any) -> Any:
-        if model is not None:
-            self._check_model(model, self._hasher())
         return self._learn(dataset, model, 1)
 
     def _learn(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
         """Learn from a DataFrame in ``passes`` passes; return the model, which is new if ``model`` is None."""
+        if model is not None:
+            self._check_model(model, self._hasher())
         reader = self._reader(dataset, self._hasher(dataset))
         with _context_lock:
             ps = PS2Context.getOrCreate(dataset.sparkSession, self._if_set("numServers"))
-        learner = self._new_model() if model is None else model
+        held_out = self._held_out(dataset)
+        keeps_best = held_out is not None and model is None and self.getPatience() > 0
+        learner = self._new_model(with_copy=keeps_best) if model is None else model
         with ExitStack() as resources:
             if model is None:
                 resources.enter_context(freed_on_failure(learner))
+            resources.enter_context(owning(learner.fitted.matrices))
             resources.enter_context(training_host(ps).streams.stream(learner.name))
             on_step = resources.enter_context(self._show_training(backend_of(dataset), passes))
             program, options = learner.fitted.predictor(), self._learner_options()
-            progress = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
+            steps = Passes(passes, on_step)
+            if held_out is not None:
+                patience, tolerance = (self.getPatience() if keeps_best else 0), self.getValidationTol()
+                steps = replace(steps, held_out=HeldOut(dataset.where(held_out), program, patience, tolerance))
+                dataset = dataset.where(F.coalesce(~held_out, F.lit(True)))
+            progress = learn_frame(ps, program, reader, options, dataset, steps)
         model = self._finish_model(learner)
         model._progress = progress
         return model
@@ -136,10 +150,11 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
         super()._check()
         self._make_plan()
 
-    def _new_model(self, name: str = "") -> OnlineModel:
-        """Return a new model on the servers of the active context."""
-        name, plan = name or new_name(), self._make_plan()
-        return self._model_of(LiveModel(name, plan, plan.new_table(name), self._hasher()))
+    def _new_model(self, name: str = "", with_copy: bool = False) -> OnlineModel:
+        """Return a new model on the servers of the active context; with a name, it stays until ``free()``."""
+        is_named, name, plan = bool(name), name or new_name(), self._make_plan()
+        live = LiveModel(name, plan, plan.new_table(name, with_copy), self._hasher())
+        return self._model_of(live if is_named else live.own())
 
     def _existing(self, name: str, ps: PS2Context) -> OnlineModel:
         """Return the model called ``name`` on the servers; raise NotFoundError if there is none."""

@@ -88,10 +88,16 @@ class OnlinePlan:
         rates[[kernels.LR, kernels.EPS, kernels.DECAY]] = self.lr, 1e-8, self.decay
         return rates
 
-    def new_table(self, name: str | None = None) -> EmbeddingTable:
-        """Create the table on the fleet of the active context."""
+    def new_table(self, name: str | None = None, with_copy: bool = False) -> EmbeddingTable:
+        """Create the table on the fleet of the active context, with room for a copy if asked for."""
         init = "normal" if self.factors else "zeros"
-        start = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.key_arguments}
+        start = {
+            "init": init,
+            "initScale": self.init_scale,
+            "seed": self.seed,
+            "withCopy": with_copy,
+            **self.key_arguments,
+        }
         return EmbeddingTable(self.k, self._optimizer, zeroColumns=1, name=name, **self._hyperparameters, **start)
 
     def table_settings(self) -> TableSettings:

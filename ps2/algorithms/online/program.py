@@ -17,6 +17,7 @@ from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_settings import MAX_GRADIENT
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.client.matrix import DCVMatrix, own
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import InputError
@@ -62,15 +63,15 @@ class OnlineProgram:
             check_margins(margins)
             self.table.pushDistinct(rows.keys, gradients, wait=False)
             return margins
-        matrix = self.table.matrix
-        blocks = matrix.pull(columns=rows.keys)
+        blocks = self.table.pullBlocks(rows.keys)
         changes = np.zeros((len(rows.keys), 2 * k), np.float32)
         is_ftrl = self.settings.is_ftrl
         kernels.learn_rows(entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
         check_changes(changes, rows.keys)
         ftrl_params = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
-        matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl_params)
+        arguments = {"slots": rows.keys, "changes": changes, "ftrl": is_ftrl, **ftrl_params}
+        self.table.matrix.apply("online.add_changes", wait=False, **arguments)
         return margins
 
     def advance(self, now_s: float) -> None:
@@ -129,6 +130,16 @@ class LiveModel:
         return OnlineProgram(self.settings, self.table)
 
     @property
+    def matrices(self) -> tuple[DCVMatrix, ...]:
+        """The matrices on the servers."""
+        return (self.table.matrix,)
+
+    def own(self) -> LiveModel:
+        """Free the weights when the last handle to them is garbage-collected; return the model."""
+        own(self.table.matrix)
+        return self
+
+    @property
     def intercept(self) -> float:
         """The intercept; 0 for a model without an intercept."""
         return float(self.table.pull(np.array([INTERCEPT]))[0, 0]) if self.settings.intercept else 0.0
@@ -155,7 +166,7 @@ class LiveModel:
         hasher = FieldHasher.from_json(settings.pop("hasher"))
         name = new_name()
         table = EmbeddingTable.load(f"{url}/{TABLE}", name)
-        return LiveModel(name, OnlinePlan.from_json(settings), table, hasher)
+        return LiveModel(name, OnlinePlan.from_json(settings), table, hasher).own()
 
 
 def new_name() -> str:

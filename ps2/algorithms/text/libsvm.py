@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,12 +34,14 @@ MAX_CLASSES = 100
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows in Spark's cache, with columns label and features (pyspark.ml's vectors).
+    """Rows in Spark's cache, with columns label and features (pyspark.ml's vectors), or with ``columns`` of a table.
     ``counts`` has the number of rows of each label, for at most ``MAX_CLASSES`` + 1 labels."""
 
     path: str
     frame: Any
     counts: dict[float, int]
+    label: str = "label"
+    columns: Any = None
 
     def __len__(self) -> int:
         return sum(self.counts.values())
@@ -64,10 +66,10 @@ class LabelledRows:
         if others := sorted(set(self.counts) - set(classes)):
             expected = f"{', '.join(names[:-1])} and {names[-1]}"
             raise InputError(f"{self.path}: expected labels {expected}, got {others[0]:g}")
-        class_index = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
+        class_index = F.array_position(F.array(*map(F.lit, classes)), F.col(f"`{self.label}`")) - 1
         # The metadata list all classes, because a class may occur only in held-out rows.
         attribute = {"ml_attr": {"type": "nominal", "vals": names}}
-        return self.frame.withColumn("label", class_index.cast("double")).withMetadata("label", attribute)
+        return self.frame.withColumn(self.label, class_index.cast("double")).withMetadata(self.label, attribute)
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
@@ -98,17 +100,24 @@ def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
     if _is_skipped(line):
         return None
     label, *entries = line.strip(BLANKS).split(" ")
-    if not _is_number(label):
+    if not is_number(label):
         return f"label: expected a number, got {shown(label)}"
+    return fault_of_entries(filter(None, entries), features)
+
+
+def fault_of_entries(entries: Iterable[str], features: int) -> str | None:
+    """Describe the first fault of the fields "index:value" of a line; None: no fault."""
     last = 0
-    for entry in filter(None, entries):
+    for entry in entries:
         index, colon, value = entry.partition(":")
         if not colon:
             return f"feature: expected index:value, got {shown(entry)} without ':'"
+        if index == "qid":
+            return f"index: expected a feature, got the query {shown(entry)}, which ps2 train gbt --task ranking reads"
         if not INDEX.fullmatch(index) or not last < int(index) <= features:
             lower_bound = f"above {last}, the index before, and" if last else "from 1 on,"
             return f"index: expected an integer {lower_bound} {features} at most, got {shown(index)} in {shown(entry)}"
-        if not _is_number(value) and not MISSING.fullmatch(value):
+        if not is_number(value) and not MISSING.fullmatch(value):
             return f"value: expected a number, got {shown(value)} in {shown(entry)}"
         last = int(index)
     return None
@@ -146,5 +155,6 @@ def _is_skipped(line: str) -> bool:
     return (text := line.strip(BLANKS)) == "" or text.startswith("#")
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number, perhaps with white space around it."""
     return re.fullmatch(NUMBER.pattern, text.strip(BLANKS)) is not None and math.isfinite(float(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -12,28 +13,39 @@ if TYPE_CHECKING:
     from ps2.algorithms.text.clicks import ClickRows
     from ps2.algorithms.text.tables import TextTable
 
+# The columns whose hash decides whether a row is held out, by kind of rows: the first kind whose columns rows have.
+HASHED = (("user", "item"), ("query",), ("label", "features"))
 # The number of hash values: a row is held out if its hash is below a fraction of this number.
 HASHES = 1 << 30
 # The lower bound of a probability in the log loss, because log(0) is infinite.
 MIN_PROBABILITY = 1e-15
 
 
-def held_out(frame: Any, fraction: float, seed: int, name: str) -> Any:
-    """Return rows with a new boolean column that is true for a fraction of the rows, to hold out. A hash of the row
-    decides, so equal rows have equal values. For ratings, only the user and the item are hashed."""
-    columns = ("user", "item") if "user" in frame.columns else ("label", "features")
-    value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
+def held_out(frame: Any, fraction: float, seed: int, name: str, columns: Sequence[str] = ()) -> Any:
+    """Return rows with a new boolean column that is true for a fraction of the rows, to hold out. A hash of ``columns``
+    decides, so equal rows have equal values. By default, these are the user and the item of ratings, the query of rows
+    of queries, and the label and the features of others."""
+    columns = columns or next(names for names in HASHED if names[0] in frame.columns)
+    value = F.pmod(F.xxhash64(F.lit(seed), *(F.col(f"`{column}`") for column in columns)), F.lit(HASHES))
     return frame.withColumn(name, value < round(fraction * HASHES))
 
 
 def measure(model: Any, frame: Any) -> dict[str, float]:
     """Return a model's metrics: "rows" and "loss", the mean of the loss that was minimized; for classes "accuracy" and,
-    of two classes, "auc", the area under the ROC curve; for numbers "rmse" and "mae"."""
+    of two classes, "auc", the area under the ROC curve; for numbers "rmse" and "mae"; for rankings "queries", their
+    number, and the means over queries "ndcg@10" and "map"."""
     log_activity("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
     try:
         metrics = {"rows": summary.numInstances, "loss": _loss(model, frame, predictions)}
+        if hasattr(model, "getGroupCol"):
+            queries = frame.select(model.getGroupCol()).distinct().count()
+            return metrics | {
+                "queries": queries,
+                "ndcg@10": summary.ndcgAt(10),
+                "map": summary.meanAveragePrecision,
+            }
         if not hasattr(model, "numClasses"):
             return metrics | {"rmse": summary.rootMeanSquaredError, "mae": summary.meanAbsoluteError}
         metrics["accuracy"] = summary.accuracy
@@ -49,7 +61,8 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
         return float(model.evaluateEachIteration(frame)[-1])
     # The type hints of pyspark lack some of its metrics.
     evaluator: Any = MulticlassClassificationEvaluator
-    return float(evaluator(metricName="logLoss").evaluate(predictions))
+    weight = {"weightCol": model.getWeightCol()} if model.isSet("weightCol") else {}
+    return float(evaluator(metricName="logLoss", labelCol=model.getLabelCol(), **weight).evaluate(predictions))
 
 
 def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:

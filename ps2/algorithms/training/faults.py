@@ -369,7 +369,8 @@ def _expected(kind: str, faults: Float64s, columns: ColumnNames, form: Form) -> 
     if form.counts:
         return f": feature {name} is a count, so expected a whole number from 0 to {MAX_COUNT:,}"
     count = form.categories[feature]
-    return f": feature {name} has {count:,} categories, so expected NaN or a whole number from 0 to {count - 1:,}"
+    numbers = f" or a whole number from 0 to {count - 1:,}" if count else ""
+    return f": feature {name} has {count:,} categories, so expected NaN{numbers}"
 
 
 def _sentence(name: str, fault: str, faults: Float64s, total: int) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import StepReport
-from ps2.algorithms.training.run import Training, run_alone
+from ps2.algorithms.training.run import SurveyedTraining, Training, run_alone, run_surveyed
 from ps2.algorithms.training.table import Table
 from ps2.client.session import Session
 from ps2.coordinator.in_process import InProcessServers, in_process_session
@@ -187,3 +187,12 @@ def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, option
     # The program in the worker logs and records the files of rows.
     training = Training(table, form, program, seed=options.seed, spill=options.spilling)
     return result_of(run_alone(ps, training), on_step)
+
+
+def train_surveyed(ps: Any, training: SurveyedTraining, on_step: OnStep) -> Any:
+    """Survey rows and train on them in one Spark job; return the result; None: the driver decided not to train.
+
+    The program of the training returns an ``Outcome``.
+    """
+    outcome = run_surveyed(ps, training)
+    return None if outcome is None else result_of(outcome, on_step)

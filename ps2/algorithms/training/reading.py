@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,11 +137,20 @@ class _Parts:
     def write(self, spill: RowSpill) -> None:
         """Move the rows that are in memory to a file."""
         columns, begin = self._columns, 0
-        is_held_out = None if columns.validation is None else np.concatenate(self._sets) > 0
+        fields = dict[str, Any]()
+        if columns.margin is not None:
+            fields["margins"] = np.concatenate(self._margins)
+        if columns.group is not None:
+            fields["groups"] = np.concatenate(self._groups)
+        if columns.validation is not None:
+            fields["sets"] = np.concatenate(self._sets)
         for rows in self.rows.drain(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
-            spill.append(rows, None if is_held_out is None else is_held_out[begin : begin + len(rows)])
+            part = slice(begin, begin + len(rows))
+            rows = replace(rows, **{name: values[part] for name, values in fields.items()})
+            spill.append(rows, None if rows.sets is None else rows.sets > 0)
             begin += len(rows)
-        del self._sets[1:]
+        for arrays in (self._sets, self._margins, self._groups):
+            del arrays[1:]
 
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
         """Return the same rows as ``split``, but in a file."""

@@ -362,3 +362,11 @@ def best_step(history: TrainingHistory) -> int | None:
     """Return the number of the step with the smallest validation loss; None: no rows were held out."""
     steps = [step for step in by_step(history) if step.validation is not None]
     return min(steps, key=lambda step: step.validation or 0.0).number if steps else None
+
+
+def steps_without_progress(losses: Sequence[float], tolerance: float) -> int:
+    """Return the number of last steps whose loss was not below the smallest before by the relative ``tolerance``."""
+    smallest, count = math.inf, 0
+    for loss in losses:
+        smallest, count = (loss, 0) if loss < smallest * (1 - tolerance) else (smallest, count + 1)
+    return count

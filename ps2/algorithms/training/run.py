@@ -125,7 +125,8 @@ def run_surveyed(ps: Any, training: SurveyedTraining) -> Any:
     def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
         return training.decide(reports[0]) if clock < FIRST_CLOCK else None
 
-    work, frame = partial(_survey_and_train, training.survey, training.program), training.table.frame_for_run
+    work = partial(survey_and_work, training.survey, partial(_train_once, training.program))
+    frame = training.table.frame_for_run
     (result,) = ps.run(frame, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
     return result
 
@@ -160,15 +161,17 @@ def _read(
     return read_spillable(batches, columns, form, RowSpill(spill, worker.rank, worker.workers))
 
 
-def _survey_and_train(
-    survey: Callable[[Any], Any], program: Callable[[Any, Any], Any], worker: Any, reading: Any
-) -> Any:
+def survey_and_work(survey: Callable[[Any], Any], work: Callable[[Any, Any], Any], worker: Any, reading: Any) -> Any:
+    """Report the survey of the rows in clock 0; return the result of ``work``, which takes part in the later clocks."""
+    for _ in worker.clocks(FIRST_CLOCK):
+        worker.report(survey(reading), merge="concat")
+    return work(worker, reading)
+
+
+def _train_once(program: Callable[[Any, Any], Any], worker: Any, reading: Any) -> Any:
     result = None
-    for clock in worker.clocks(FIRST_CLOCK + 1):
-        if clock < FIRST_CLOCK:
-            worker.report(survey(reading), merge="concat")
-        else:
-            result = program(reading, worker.message)
+    for _ in worker.clocks(FIRST_CLOCK + 1):
+        result = program(reading, worker.message)
     return result
 
 

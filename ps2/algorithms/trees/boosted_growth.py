@@ -22,7 +22,7 @@ from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD
 from ps2.algorithms.trees.nonempty_bins import is_marks_row
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
 from ps2.algorithms.trees.scan_kernels import CategoryRules, Limits, Rules, leaf_value_of_sums, may_split, set_verdicts
-from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.search_kernels import Splits, node_keys
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
@@ -203,7 +203,7 @@ class BoostedGrowth(Growth):
         levels = [heap_index.bit_length() - 1 for heap_index in heap_indices.tolist()]
         keys = np.zeros(len(rows), np.int64)  # of the random numbers by which nodes sample features
         if plan.node_features:
-            keys[:] = [key_of(plan.seed, self._tree_number, node.heap_index) for node in self.open]
+            keys = node_keys(plan.node_key(self._tree_number), heap_indices)
         return {
             "rows": rows,
             "totals": totals,

@@ -11,6 +11,7 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, Trained
+from ps2.algorithms.trees.dropout import scaled_trees
 from ps2.algorithms.trees.gradients import integer_scales
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
@@ -63,7 +64,7 @@ class BoostingRecord:
         self._stopping = EarlyStopping(
             plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
         )
-        self.trees: list[Tree] = []
+        self.trees: list[Tree] = []  # with DART, before they are scaled
         # The metric of each of several validation sets after each round.
         self._by_set: dict[str, list[float]] = {f"validation {name}": [] for name in plan.validation_sets}
         self._counters: list[tuple[int, int]] = []  # rows and bytes until the end of each round
@@ -118,6 +119,8 @@ class BoostingRecord:
         validation = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
         trees = self.trees[: objective.width * (1 + self._stopping.best(validation))] if validation else self.trees
+        if (dropout := self._plan.dropout) is not None:
+            trees = [*scaled_trees(trees, dropout.scales_after(len(trees) // objective.width), objective.width)]
         initial = () if self._problem.initial is None else self._problem.initial.trees
         forest = Forest((*initial, *trees), base, self._problem.dim, objective.loss, objective.shape)
         width = objective.width
@@ -133,7 +136,7 @@ class BoostingRecord:
 
 def sums_gradients_first(problem: TreeProblem, plan: BoostingPlan) -> bool:
     """Return whether the sums of a round's gradients must be known before its trees begin, which takes a clock."""
-    return plan.is_goss or problem.objective.function is not None
+    return plan.is_goss or plan.dropout is not None or problem.objective.function is not None
 
 
 def scales_of_round(plan: BoostingPlan, bounds: Float64s) -> tuple[float, float]:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from ps2.algorithms.frame.shared_settings import Floats
 
 SAMPLE_STRATEGIES = ("bagging", "goss")
+BOOSTING_TYPES = ("gbdt", "dart")
+# Params that have an effect only with one value of another param.
+ONLY_WITH = {
+    **dict.fromkeys(("topRate", "otherRate"), ("dataSampleStrategy", "goss")),
+    **dict.fromkeys(("dropRate", "skipDrop", "maxDrop", "uniformDrop"), ("boostingType", "dart")),
+}
 MAX_COMPLEXITY = 16
 
 
@@ -20,7 +26,7 @@ def _are_weights(values: Sequence[float]) -> bool:
 
 
 class SamplingSettings(Settings):
-    """The parameters of samples: rows by gradients, and features by tree and level."""
+    """The parameters of samples: rows by gradients, features by tree and level, and dropped trees."""
 
     dataSampleStrategy: Setting[str] = param(
         "bagging",
@@ -47,12 +53,35 @@ class SamplingSettings(Settings):
         option=None,
     )
 
+    boostingType: Setting[str] = param(
+        "gbdt",
+        "the kind of boosting: gbdt, or dart, with which a round's gradients lack the trees of some earlier rounds",
+        one_of=BOOSTING_TYPES,
+    )
+    dropRate: Setting[float] = param(
+        0.1, "with dart: the fraction of the earlier rounds that a round drops, in [0, 1]", at_least=0, at_most=1
+    )
+    skipDrop: Setting[float] = param(
+        0.5, "with dart: the probability that a round drops nothing, in [0, 1]", at_least=0, at_most=1
+    )
+    maxDrop: Setting[int] = param(
+        50, "with dart: the maximum number of rounds that a round drops; 0: no limit", at_least=0
+    )
+    uniformDrop: Setting[bool] = param(
+        False, "with dart: whether all rounds are equally likely to be dropped, instead of by the weight of their trees"
+    )
+
     getDataSampleStrategy, setDataSampleStrategy = getter(dataSampleStrategy), setter(dataSampleStrategy)
     getTopRate, setTopRate = getter(topRate), setter(topRate)
     getOtherRate, setOtherRate = getter(otherRate), setter(otherRate)
     getColsampleBytree, setColsampleBytree = getter(colsampleBytree), setter(colsampleBytree)
     getColsampleBylevel, setColsampleBylevel = getter(colsampleBylevel), setter(colsampleBylevel)
     getFeatureWeights, setFeatureWeights = getter(featureWeights), setter(featureWeights)
+    getBoostingType, setBoostingType = getter(boostingType), setter(boostingType)
+    getDropRate, setDropRate = getter(dropRate), setter(dropRate)
+    getSkipDrop, setSkipDrop = getter(skipDrop), setter(skipDrop)
+    getMaxDrop, setMaxDrop = getter(maxDrop), setter(maxDrop)
+    getUniformDrop, setUniformDrop = getter(uniformDrop), setter(uniformDrop)
 
 
 class CategorySettings(Settings):
@@ -79,7 +108,7 @@ class CategorySettings(Settings):
     minDataPerGroup: Setting[int | None] = param(
         None,
         "the minimum number of rows on each side of a split by categories; not set: 100, or a twentieth of all rows if "
-        "that is less",
+        "that is less; two classes with defaults='pyspark', if no feature has more than maxBins categories: 1",
         at_least=1,
         type=int,
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, LOWER, THIRD, UPPER, Array
-from ps2.algorithms.trees.scan_kernels import BinSplit, Rules, best_leaf_value, leaf_score, score_of_sums
+from ps2.algorithms.trees.scan_kernels import BinSplit, Rules, best_leaf_value, leaf_score, sums_of_side
 from ps2.ops.kernels import Float64s, Int64s, inline
 
 
@@ -21,6 +21,7 @@ def scan_categories(
     total: Int64s,
     bound: Float64s,
     rules: Rules,
+    node_score: float,
     min_gain: float,
 ) -> BinSplit:
     """Return the best split by a categorical feature; see ``scan``. The first bins in ``order`` are the left ones."""
@@ -32,15 +33,17 @@ def scan_categories(
             order[candidates] = i
             candidates += 1
     if is_one_hot:
-        split = _scan_single(count, missing, sums, total, bound, rules, min_gain)
+        split = _scan_single(count, missing, sums, total, bound, rules, node_score, min_gain)
         if split.last_position >= 0:
             order[0], order[split.last_position] = split.last_position, 0
             split = BinSplit(split.gain, 0, split.missing_left)
     else:
         sort_pairs(ratios[:candidates], order)
-        split = _scan_sorted(candidates, count, missing, sums, order, total, bound, rules, min_gain)
+        split = _scan_sorted(candidates, count, missing, sums, order, total, bound, rules, node_score, min_gain)
         reverse(order[:candidates])
-        reverse_split = _scan_sorted(candidates, count, missing, sums, order, total, bound, rules, split.gain)
+        reverse_split = _scan_sorted(
+            candidates, count, missing, sums, order, total, bound, rules, node_score, split.gain
+        )
         if reverse_split.last_position >= 0:
             split = reverse_split
         else:
@@ -52,7 +55,7 @@ def scan_categories(
     if missing < count:
         h, g = total[HESSIAN] - sums[missing, HESSIAN], total[GRADIENT] - sums[missing, GRADIENT]
         n = total[THIRD] - sums[missing, THIRD]
-        gain = _gain_of_set(h, g, n, total, bound, rules, 0.0, 0)
+        gain = _gain_of_set(h, g, n, total, bound, rules, node_score, 0.0, 0)
         if gain > split.gain:
             split = BinSplit(gain, missing - 1, 0)
     return split
@@ -67,16 +70,21 @@ def reverse(values: Int64s) -> None:
 
 @inline
 def _scan_single(
-    count: int, missing: int, sums: Array, total: Int64s, bound: Float64s, rules: Rules, min_gain: float
+    count: int,
+    missing: int,
+    sums: Array,
+    total: Int64s,
+    bound: Float64s,
+    rules: Rules,
+    node_score: float,
+    min_gain: float,
 ) -> BinSplit:
     """Return the best split that sends one category left; last_position: that of the category among the filled bins."""
     best, last_position, missing_left = min_gain, -1, 0
     for i in range(missing):
         for side in range(1 if missing == count else 2):
-            h, g, n = sums[i, HESSIAN], sums[i, GRADIENT], sums[i, THIRD]
-            if side == 1:
-                h, g, n = h + sums[missing, HESSIAN], g + sums[missing, GRADIENT], n + sums[missing, THIRD]
-            gain = _gain_of_set(h, g, n, total, bound, rules, 0.0, 0)
+            h, g, n = sums_of_side(sums[i, HESSIAN], sums[i, GRADIENT], sums[i, THIRD], side, missing, sums)
+            gain = _gain_of_set(h, g, n, total, bound, rules, node_score, 0.0, 0)
             if gain > best:
                 best, last_position, missing_left = gain, i, side
     return BinSplit(best, last_position, missing_left)
@@ -92,6 +100,7 @@ def _scan_sorted(
     total: Int64s,
     bound: Float64s,
     rules: Rules,
+    node_score: float,
     min_gain: float,
 ) -> BinSplit:
     """Return the best split that sends the first of the sorted categories left, at most half of them."""
@@ -107,10 +116,9 @@ def _scan_sorted(
             continue
         group = np.int64(0)
         for side in range(1 if missing == count else 2):
-            h, g, n = left_h, left_g, left_n
-            if side == 1:
-                h, g, n = h + sums[missing, HESSIAN], g + sums[missing, GRADIENT], n + sums[missing, THIRD]
-            gain = _gain_of_set(h, g, n, total, bound, rules, categories.category_lambda, categories.min_group)
+            h, g, n = sums_of_side(left_h, left_g, left_n, side, missing, sums)
+            penalty, min_right = categories.category_lambda, categories.min_group
+            gain = _gain_of_set(h, g, n, total, bound, rules, node_score, penalty, min_right)
             if gain > best:
                 best, last_position, missing_left = gain, i, side
     return BinSplit(best, last_position, missing_left)
@@ -118,7 +126,15 @@ def _scan_sorted(
 
 @inline
 def _gain_of_set(
-    h: int, g: int, n: int, total: Int64s, bound: Float64s, rules: Rules, category_lambda: float, min_right: int
+    h: int,
+    g: int,
+    n: int,
+    total: Int64s,
+    bound: Float64s,
+    rules: Rules,
+    node_score: float,
+    category_lambda: float,
+    min_right: int,
 ) -> float:
     """Return the gain of a split by its left sums; -inf: a side is too light."""
     right_h, right_n = total[HESSIAN] - h, total[THIRD] - n
@@ -130,5 +146,4 @@ def _gain_of_set(
     left_value = best_leaf_value(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     right_value = best_leaf_value(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     right = leaf_score(gr, hr, right_value, reg_lambda, reg_alpha)
-    node = score_of_sums(total[HESSIAN], total[GRADIENT], bound, rules)
-    return leaf_score(gl, hl, left_value, reg_lambda, reg_alpha) + (right - node)
+    return leaf_score(gl, hl, left_value, reg_lambda, reg_alpha) + (right - node_score)

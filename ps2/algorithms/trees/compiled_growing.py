@@ -8,7 +8,7 @@ import numpy as np
 
 from ps2.algorithms.trees import tree_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.boosted_growth import limits_of, rules_of
+from ps2.algorithms.trees.boosted_growth import limits_of, rules_of, samples_on_servers
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.driver_messages import (
     BIN,
@@ -25,6 +25,7 @@ from ps2.algorithms.trees.driver_messages import (
 from ps2.algorithms.trees.growth import GrownTree, boosted_tree
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, SUM_BYTES
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
+from ps2.algorithms.trees.row_blocks import FileNodeRows
 from ps2.algorithms.trees.rows import Binned, DenseRows
 from ps2.algorithms.trees.search_kernels import Splits, scratch_of
 from ps2.algorithms.trees.tree import Absent, Tree
@@ -42,7 +43,9 @@ NO_SPARSE = readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32))
 
 def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
     """Return whether the kernel can grow trees on these rows, and is faster than several threads."""
-    if plan.node_features or plan.level_features or plan.settings.interactionConstraints:
+    if (plan.node_features and not samples_on_servers(plan)) or plan.level_features:
+        return False
+    if plan.settings.interactionConstraints:
         return False
     if isinstance(rows, DenseRows):
         # The kernel is compiled for bins of one byte.
@@ -120,9 +123,12 @@ class CompiledGrower:
         self._constraints = readable(np.array(plan.monotone, np.int64))
         self._max_splits, self._scratch = min(plan.max_leaves, max(count, 1)) - 1, scratch_of(3)
 
-    def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
+    def grow(
+        self, rows: BoostedRows, number: int, scales: tuple[float, float], totals: Int64s, rate: float
+    ) -> tuple[Tree, Moves]:
         """Grow a tree on ``rows.tree_rows``, and move them to its nodes; return the tree, and the other rows' moves."""
         assert rows.tree_rows is not None
+        assert not isinstance(rows.tree_rows, FileNodeRows)
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1
         nodes = allocate_nodes(max_nodes, 3, self._problem.words)
@@ -133,12 +139,15 @@ class CompiledGrower:
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
         limits = limits_of(plan, rules, totals, self._max_splits)
         search_rules = self._layout, self._constraints, rules, limits, self._scratch
-        search = kernels.BoostedSearch(readable(rows.channel_values), histograms, *search_rules)
+        sampling = plan.node_key(number), np.empty(max_nodes, np.int64), plan.node_features
+        search = kernels.BoostedSearch(readable(rows.channel_values), histograms, *search_rules, *sampling)
         kernel_input, columns = self._rows, self._columns
         if plan.tree_features:
-            kernel_input = kernel_rows(rows.histogram_rows, has_blocks=True)
-            if isinstance(rows.histogram_rows, DenseRows):
-                columns = columns._replace(usable_first=rows.histogram_rows.first)
+            sampled_rows = rows.tree_rows.rows
+            assert sampled_rows is not None
+            kernel_input = kernel_rows(sampled_rows, has_blocks=True)
+            if isinstance(sampled_rows, DenseRows):
+                columns = columns._replace(usable_first=sampled_rows.first)
         growing_tree = kernels.GrowingTree(order, scratch_order, kernel_input, columns, nodes)
         count = kernels.grow_boosted(search, growing_tree)
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best

@@ -8,6 +8,7 @@ float64 values. ``cuts_of_cells`` makes the cut points.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +104,14 @@ class DistinctValues:
         return DistinctValues(self.features[keep], self.bits[keep], self.weights[keep], many_valued)
 
 
+# A key has two parts; the lower one has 32 bits.
+FEATURE_BITS = 32
+# The number of distinct values from which on those of several parts of the rows are merged.
+MIN_MERGED = 1 << 16
+DISTINCT_FIELDS = ("features", "bits", "weights", "many_valued")
+NO_VALUES = DistinctValues(NO_WEIGHTS, np.empty(0, np.uint64), NO_WEIGHTS, NO_WEIGHTS)
+
+
 def ordered_bits(values: Array) -> UInt64s:
     """Return the ordered bits of values: uint64 in the order of the values; 0 and -0 are equal, NaN is the largest."""
     bits = np.empty(len(values), np.uint64)
@@ -141,6 +150,18 @@ def value_weights(columns: FeatureColumns, column: int, weights: Int64s) -> tupl
     return bits, np.bincount(index, row_weights[is_present], len(bits)).astype(np.int64)
 
 
+def frequent_categories(
+    keys: Int64s, weights: Int64s, unstored_zeros: Int64s, features: Int64s, limit: int
+) -> tuple[Int64s, Int64s]:
+    """Return the ``heaviest_categories`` of some features, and the feature of each; keys: features and categories."""
+    frequent = [np.empty(0, np.int64)]
+    for feature, zeros in zip(features, unstored_zeros, strict=True):
+        span = feature_span(keys, np.array([feature]))
+        categories = keys[span] & ((1 << FEATURE_BITS) - 1)
+        frequent.append(heaviest_categories(categories, weights[span], zeros, limit))
+    return np.concatenate(frequent), np.repeat(features, [len(codes) for codes in frequent[1:]])
+
+
 def heaviest_categories(categories: Int64s, weights: Int64s, unstored_zeros: int, limit: int) -> Int64s:
     """Return the ``limit`` heaviest categories, ascending; of equally heavy ones, the smallest.
 
@@ -149,6 +170,34 @@ def heaviest_categories(categories: Int64s, weights: Int64s, unstored_zeros: int
     codes, index = np.unique(np.append(categories, 0), return_inverse=True)
     total = np.bincount(index, np.append(weights, unstored_zeros))
     return np.sort(codes[np.lexsort((codes, -total))[:limit]])
+
+
+def merge_values(parts: Sequence[DistinctValues], limit: int) -> DistinctValues:
+    """Return the distinct values of rows from those of parts of the rows, as ``distinct_values`` does."""
+    features, bits, weights, many_valued = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in DISTINCT_FIELDS
+    )
+    order = np.lexsort((bits, features))
+    features, bits, weights = features[order], bits[order], weights[order]
+    is_new = np.append(True, (features[1:] != features[:-1]) | (bits[1:] != bits[:-1]))[: len(bits)]
+    begins = np.flatnonzero(is_new)
+    sums = np.add.reduceat(weights, begins) if len(begins) else weights
+    values = DistinctValues(features[begins], bits[begins], sums, many_valued)
+    return values.without(np.unique(many_valued), limit)
+
+
+def sum_values(parts: Iterable[tuple[FeatureColumns, Int64s]], limit: int) -> tuple[DistinctValues, int]:
+    """Return the ``distinct_values`` of parts of the rows, with their weights, and the sum of all weights."""
+    total, merged, waiting, size = 0, NO_VALUES, list[DistinctValues](), 0
+    for columns, weights in parts:
+        total += int(weights.sum()) if len(weights) else columns.num_rows
+        waiting.append(distinct_values(columns, limit, weights))
+        size += len(waiting[-1].bits)
+        if size > max(len(merged.bits), MIN_MERGED):  # so merging takes time in proportion to the values
+            merged, waiting, size = merge_values([merged, *waiting], limit), [], 0
+    if len(waiting) == 1 and merged is NO_VALUES:
+        return waiting[0], total
+    return merge_values([merged, *waiting], limit), total
 
 
 def missing_weights(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
@@ -363,3 +412,21 @@ def unit_of(mean_weight: float, bits: int) -> float:
 def integer_weights(weights: Array, unit: float) -> Int64s:
     """Round positive weights to integer multiples of a unit, at least 1."""
     return np.maximum(np.rint(weights / unit), 1).astype(np.int64)
+
+
+def make_keys(high: Int64s, low: Array) -> Int64s:
+    """Return keys with these two parts."""
+    return (high << FEATURE_BITS) | low.astype(np.int64)
+
+
+def feature_span(keys: Int64s, features: Int64s) -> slice:
+    """Return the slice of sorted keys from the first to the last of these ascending features."""
+    begin, end = np.searchsorted(keys, (features[0] << FEATURE_BITS, (features[-1] + 1) << FEATURE_BITS))
+    return slice(int(begin), int(end))
+
+
+def feature_sums(keys: Int64s, weights: Int64s, features: Int64s) -> Int64s:
+    """Return the weight of each feature; keys: sorted; features: ascending."""
+    ends = np.append(0, np.cumsum(weights))
+    begin, end = (np.searchsorted(keys, (features + offset) << FEATURE_BITS) for offset in (0, 1))
+    return ends[end] - ends[begin]

@@ -118,7 +118,13 @@ class AddHistograms(GrowTask):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SumGradients(GrowTask):
-    """Compute gradients and report losses: before the first round, and after the last one."""
+    """Compute gradients and report losses: before the first round, and after the last one.
+
+    Attributes:
+        last_trees: with DART, the trees of the last round (``tree_as_data``); empty: there is no round.
+    """
+
+    last_trees: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,24 +13,33 @@ from pyspark.ml.classification import ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
 from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel, Job
 from ps2.algorithms.frame.frames import categories_of, warn_of_wide_integers
 from ps2.algorithms.frame.models import check_thresholds
+from ps2.algorithms.frame.one_job import OneJob
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.frame.tables import Survey, column
+from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import StepReport, Trained, Via
 from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.boosting_settings import ONLY_WITH
 from ps2.algorithms.trees.custom_functions import RowFunction, check_functions
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.label_statistics import label_quantile, label_sums, with_set_numbers
+from ps2.algorithms.trees.label_statistics import (
+    LabelSums,
+    base_of_score,
+    label_quantile,
+    label_sums,
+    margin_reach,
+    with_set_numbers,
+)
 from ps2.algorithms.trees.metrics import CustomMetric, Metric
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.models import BoostedModel, GBTClassificationModel, GBTRankerModel, GBTRegressionModel
+from ps2.algorithms.trees.one_job import BoostingJob
 from ps2.algorithms.trees.problem import (
     BoostingPlan,
     TreeProblem,
@@ -53,7 +62,7 @@ from ps2.algorithms.trees.settings import (
     num_features_of,
 )
 from ps2.algorithms.trees.summaries import check_relevance
-from ps2.algorithms.trees.tree import Absent, Forest, LossName, leaf_range
+from ps2.algorithms.trees.tree import Absent, Forest, LossName
 from ps2.algorithms.trees.tree_kernels import grow_boosted
 from ps2.algorithms.trees.tree_models import AnyTrees
 from ps2.coordinator.context import PS2Context
@@ -112,8 +121,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
     _custom_objective: RowFunction | None = None
     _custom_metric: RowFunction | None = None
 
-    if TYPE_CHECKING:  # a keyword, too
+    if TYPE_CHECKING:  # keywords, too
         initialModel: Any = None
+        validationData: DataFrame | None = None
 
     def setInitialModel(self: E, value: BoostedModel | GBTModel | None) -> E:
         """Set a model to resume from; None: no model. ``maxIter`` counts new trees; the new model has all trees.
@@ -154,7 +164,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             raise ConfigError("maximize: expected with customMetric, whose direction it is, got no customMetric")
         if self.isSet("evalMetric"):
             Metric.parse(self.getEvalMetric() or "")
-        self._check_goss()
+        self._check_samples()
         samples_features = min(self.getColsampleBytree(), self.getColsampleBylevel()) < 1
         samples_features |= num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES) > 0
         if self.isSet("featureWeights") and not samples_features:
@@ -169,15 +179,15 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         if self.isSet("numTrees"):
             raise ConfigError("numTrees: expected for a model, which predicts by this many trees; maxIter is for fit")
 
-    def _check_goss(self) -> None:
+    def _check_samples(self) -> None:
+        for name, (param, value) in ONLY_WITH.items():
+            if self.isSet(name) and self.getOrDefault(param) != value:
+                raise ConfigError(f"{name}: expected with {param}={value!r}, got {self.getOrDefault(param)!r}")
         top, other, rate = self.getTopRate(), self.getOtherRate(), self.getSubsamplingRate()
-        if self.getDataSampleStrategy() != "goss":
-            for name in ("topRate", "otherRate"):
-                if self.isSet(name):
-                    raise ConfigError(f"{name}: expected with dataSampleStrategy='goss', got 'bagging'")
-        elif rate < 1:
+        is_goss = self.getDataSampleStrategy() == "goss"
+        if is_goss and rate < 1:
             raise ConfigError(f"subsamplingRate: expected 1 with dataSampleStrategy='goss', got {rate:g}")
-        elif top + other > 1:
+        if is_goss and top + other > 1:
             raise ConfigError(f"otherRate: expected at most 1 - topRate, which is {1 - top:g}, got {other:g}")
 
     def _plan(self) -> BoostingPlan:
@@ -197,7 +207,8 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         return replace(survey, validation_sets=sets), dealer
 
     def _resolve(self, plan: BoostingPlan, survey: Survey) -> TreeTraining:
-        objective, initial = replace(self._objective(survey), function=self._custom_objective), self._initial
+        objective, initial = self._objective(survey), self._initial
+        objective = replace(objective, function=self._custom_objective).by_library(self.getDefaults())
         labels = survey.facts.label_range if objective.classes is None else range(objective.classes)
         check_functions(objective.function, self._custom_metric, labels, objective.width)
         Metric.parse(plan.settings.evalMetric or "").check(objective.loss)
@@ -206,12 +217,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             rate = automatic_rate(plan.settings, objective.loss, survey.facts.rows)
             plan = replace(plan, settings=with_values(plan.settings, stepSize=rate))
         problem = with_statistics(self._problem(survey, objective, initial), plan.settings, survey.facts)
-        is_weighted = self._columns().weight is not None
-        plan = with_table_facts(plan, objective, survey.facts, problem.dim, is_weighted, initial)
+        plan = with_table_facts(plan, problem, survey.facts, self._columns().weight is not None)
         check_categories(problem.categories, plan.monotone)
-        num_categories = max(problem.categories.values(), default=0)
-        has_sorted_categories = num_categories > plan.settings.maxCatToOnehot
-        plan = replace(plan, has_sorted_categories=has_sorted_categories, validation_sets=survey.validation_sets)
+        plan = replace(plan, validation_sets=survey.validation_sets)
         if initial is not None:
             check_initial(initial, objective, survey.dim)
             if initial.absent != problem.absent:
@@ -223,81 +231,69 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         return work_of(survey, training.plan, trees, columns=training.problem.dim - survey.dim)
 
     def _with_rows(self, job: Job) -> TreeTraining:
-        plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
-        base = self._base(problem.objective, job.survey, job.table)
-        reach = self._reach(job.table) if plan.settings.evalMetric else (0.0, 0.0)
-        return TreeTraining(replace(plan, via=job.placement.via), replace(problem, base=base, reach=reach))
+        return self._with_margins(job.plan, job.placement.via, job.survey, job.table)
+
+    def _with_margins(
+        self, training: TreeTraining, via: Via, survey: Survey, table: Table, sums: LabelSums | None = None
+    ) -> TreeTraining:
+        """Return the training with the initial margins and their reach; sums: see ``_base``."""
+        plan, problem = training
+        base = self._base(problem.objective, survey, table, sums)
+        reach = margin_reach(table, self._initial) if plan.settings.evalMetric else (0.0, 0.0)
+        return TreeTraining(replace(plan, via=via), replace(problem, base=base, reach=reach))
 
     def _steps(self, training: TreeTraining) -> int:
         return int(training.plan.settings.maxIter)
 
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[Forest]:
+        plan, problem = job.plan
+        return train(ps, job.table, problem, plan, job.survey.facts, self._on_round_after(on_step))
+
+    def _on_round_after(self, on_step: OnStep) -> Callable[[StepReport], Any]:
         def on_round(report: StepReport) -> Any:
             on_step(report)
             return None if self._on_round is None else self._on_round(report)
 
-        plan, problem = job.plan
-        return train(ps, job.table, problem, plan, job.survey.facts, on_round)
+        return on_round
 
     def _trained_model(self, trained: Trained[Forest], job: Job) -> Any:
+        return self._public_model(trained, job.plan.plan.settings.stepSize)
+
+    def _public_model(self, trained: Trained[Forest], rate: float) -> Any:
         model: Any = self._MODEL._of(GBTModel(trained.model))
-        rate = job.plan.plan.settings.stepSize
         return model if rate == self.getStepSize() else model._set(stepSize=rate)
 
-    def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
-        """Return the margins before the first tree."""
+    def _base(
+        self, objective: Objective, survey: Survey, table: Table, sums: LabelSums | None = None
+    ) -> tuple[float, ...]:
+        """Return the margins before the first tree; sums None: compute the sums in a job if they are needed."""
         facts, level = survey.facts, objective.label_quantile_level
         if self._initial is not None:
             return tuple(self._initial.base.tolist())
-        if self.isSet("baseMarginCol"):
-            if objective.width > 1:
-                raise ConfigError(
-                    f"baseMarginCol: expected one margin a row, but {objective.width} classes have one each"
-                )
-            return (0.0,)
-        if objective.loss == "lambdarank" and not self.isSet("baseScore"):
-            return (0.0,)
+        if self.isSet("baseMarginCol") and objective.width > 1:
+            raise ConfigError(f"baseMarginCol: expected one margin a row, but {objective.width} classes have one each")
         if self.isSet("baseScore"):
-            return _base_of(objective, self.getOrDefault("baseScore"))
+            return base_of_score(objective, self.getOrDefault("baseScore"))
+        if objective.starts_at_zero or self.isSet("baseMarginCol"):
+            return (0.0,)
         quantile = 0.0 if level is None else label_quantile(table, level, facts)
         mean, class_weights, row_weight = facts.label_mean, facts.class_weights, 1.0
         if level is None and (not class_weights or table.columns.weight is not None):
             # The sums of the survey are not used: their last digits depend on the order of the rows.
-            sums = label_sums(table, of_classes=bool(class_weights))
+            sums = sums or label_sums(table, of_classes=bool(class_weights))
             mean, row_weight = sums.mean, sums.weight / facts.rows
             class_weights = tuple(sums.class_weights.get(label, 0.0) for label in range(len(class_weights)))
         return tuple(objective.base(mean, np.array(class_weights), quantile, row_weight).tolist())
-
-    def _reach(self, table: Table) -> tuple[float, float]:
-        """Return ``TreeProblem.reach``: the lowest and highest initial margin, relative to the base."""
-        low, high = (0.0, 0.0) if self._initial is None else leaf_range(self._initial.trees)
-        if table.columns.margin is not None:
-            margin = column(table.columns.margin).cast("double")
-            limits = table.frame.agg(F.min(margin), F.max(margin)).first()
-            low, high = low + (limits[0] or 0.0), high + (limits[1] or 0.0)
-        return low, high
-
-
-def _base_of(objective: Objective, score: float) -> tuple[float, ...]:
-    """Return the margins, one for each output, at which a model without trees predicts a score."""
-    if objective.loss == "softmax":
-        return (score,) * objective.width
-    if objective.loss == "logistic":
-        if not 0 < score < 1:
-            raise ConfigError(f"baseScore: expected a probability in (0, 1), got {score:g}")
-        return (float(np.log(score / (1 - score))),)
-    if objective.loss == "poisson":
-        if not score > 0:
-            raise ConfigError(f"baseScore: expected a positive mean for loss 'poisson', got {score:g}")
-        return (float(np.log(score)),)
-    return (score,)
 
 
 class PointwiseEstimator(BoostingEstimator):
     """Base class of the estimators whose gradients depend on single rows, so that users' functions can compute them."""
 
     _OBJECTS = (*BoostingEstimator._OBJECTS, "objective", "customMetric")
+
+    def _one_job(self, plan: BoostingPlan, dataset: DataFrame) -> OneJob | None:
+        return BoostingJob.make(self, plan, dataset)
 
     if TYPE_CHECKING:  # keywords, too
         objective: Any = None

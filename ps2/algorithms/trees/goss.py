@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from ps2.algorithms.trees.rows import sample_rows
+from ps2.algorithms.trees.rows import ROWS_AT_ONCE, sample_rows
 from ps2.array_types import Float64s, Int64s
 
 # A cell has the magnitudes that share the sign, the exponent and the first 3 bits of the mantissa.
 BITS_BELOW_CELL = np.uint64(49)
 CELLS = 1 << 14
+Cells = npt.NDArray[np.int16]
 
 
 class TopRows(NamedTuple):
@@ -27,12 +29,20 @@ class TopRows(NamedTuple):
     fraction: float
 
 
-def magnitude_cells(pairs: Float64s) -> Int64s:
-    """Return the cell of each row's gradient times hessian, summed over outputs; pairs: shape (width, n, 2)."""
-    magnitudes = np.zeros(pairs.shape[1])
-    for output in pairs:  # one after the other, so that even the last bit is the same everywhere
-        magnitudes += np.abs(output[:, 0] * output[:, 1])
-    return (magnitudes.view(np.uint64) >> BITS_BELOW_CELL).astype(np.int64)
+def magnitude_cells(pairs: Float64s) -> tuple[Cells, Int64s]:
+    """Return the cell of each row's gradient times hessian, summed over outputs, and the number of rows of each cell.
+
+    ``pairs`` has the shape (width, n, 2). Temporary arrays have some of the rows.
+    """
+    cells, counts = np.empty(pairs.shape[1], np.int16), np.zeros(CELLS, np.int64)
+    for begin in range(0, len(cells), ROWS_AT_ONCE):
+        part = slice(begin, begin + ROWS_AT_ONCE)
+        magnitudes = np.zeros(len(cells[part]))
+        for output in pairs[:, part]:  # one after the other, so that even the last bit is the same everywhere
+            magnitudes += np.abs(output[:, 0] * output[:, 1])
+        cells[part] = magnitudes.view(np.uint64) >> BITS_BELOW_CELL
+        counts += np.bincount(cells[part], minlength=CELLS)
+    return cells, counts
 
 
 def top_rows(counts: Int64s, top_rate: float) -> TopRows:
@@ -44,7 +54,7 @@ def top_rows(counts: Int64s, top_rate: float) -> TopRows:
 
 
 def sample_by_gradient(
-    cells: Int64s, ids: Int64s, top: TopRows, other_fraction: float, keys: tuple[int, int]
+    cells: Cells, ids: Int64s, top: TopRows, other_fraction: float, keys: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each row whether it is a top row, and whether it is sampled from the others, by two keys."""
     is_top = (cells > top.cell) | ((cells == top.cell) & sample_rows(ids, keys[0], top.fraction))

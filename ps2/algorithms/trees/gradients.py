@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -199,6 +199,9 @@ EXPONENT_BIAS = 1022
 GRADIENT_COST, COUNT_COST = 16, 4
 # The largest exponent to base 2 of a scale, so that the scale's inverse is not subnormal.
 MAX_EXPONENT = 1000
+# The hessian of two classes with ``defaults="pyspark"``. A leaf is then 8 times the mean gradient, as in pyspark.ml,
+# whose margins are half as large and whose gradients are four times as large (decision 112).
+PYSPARK_HESSIAN = 0.125
 # A factor above the relative error of covers, which are sums of rounded hessians.
 COVER_SLACK = 1 + 1e-6
 
@@ -217,12 +220,21 @@ class Objective:
             "lambdarank": the number of top rows of a group that are paired with the rows below them.
         function: the user's function of gradients and hessians, which replaces those of the loss. The loss remains for
             labels, base, reports and predictions. None: there is no such function.
+        hessian: the hessian of all rows of weight 1 ("logistic"), so that leaves are means of gradients; None: the
+            hessian is that of the loss.
     """
 
     loss: LossName
     width: int = 1
     shape: float = 0.5
     function: RowFunction | None = None
+    hessian: float | None = None
+
+    def by_library(self, library: str) -> Objective:
+        """Return the loss with the hessians of a library, one of ``LIBRARIES``."""
+        if library == "pyspark" and self.loss == "logistic" and self.function is None:
+            return replace(self, hessian=PYSPARK_HESSIAN)
+        return self
 
     def gradients(
         self,
@@ -249,6 +261,8 @@ class Objective:
 
         rows = (margins[:, 0], y, pairs[0], weights) if len(weights) else (margins[:, 0], y, pairs[0])
         sums = over_blocks(compute, rows, cost=GRADIENT_COST)
+        if self.hessian is not None:
+            pairs[0, :, 0] = self.hessian * weights if len(weights) else self.hessian
         return pairs, (math.fsum(loss for loss, _ in sums), math.fsum(weight for _, weight in sums))
 
     def losses(
@@ -299,6 +313,11 @@ class Objective:
         return {"logistic": 2, "softmax": self.width}.get(self.loss)
 
     @property
+    def starts_at_zero(self) -> bool:
+        """Whether the initial margin is 0, unless it is set."""
+        return self.loss == "lambdarank" or self.hessian is not None
+
+    @property
     def has_shape(self) -> bool:
         return self.loss in ("huber", "quantile", "lambdarank")
 
@@ -316,6 +335,8 @@ class Objective:
         """The largest hessian that a row of weight 1 may have."""
         if self.function is not None:
             return math.inf
+        if self.hessian is not None:
+            return self.hessian
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf, "lambdarank": math.inf}.get(self.loss, 1.0)
 
     @property

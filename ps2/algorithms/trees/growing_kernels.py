@@ -35,8 +35,8 @@ def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None
 
 
 @kernel
-def add_dense(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, out: Array) -> None:
-    """Add the pairs of a node's rows to its histogram; rows: unsigned bins, shape (all rows, features)."""
+def add_dense(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, sign: int, out: Array) -> None:
+    """Add the pairs of rows to a histogram; rows: unsigned bins, shape (all rows, features); sign -1: subtract them."""
     channels, num_prefetched, features = pairs.shape[1], len(order) - PREFETCH_DISTANCE, np.uint64(len(first_columns))
     for i in range(len(order)):
         if i < num_prefetched:
@@ -45,13 +45,12 @@ def add_dense(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, 
             prefetch_short(rows, next_row)
         # Indices are unsigned: for a signed index, numba would check whether it counts from the end.
         row = np.uint64(order[i])
-        h = pairs[row, 0]
+        h, g = sign * pairs[row, 0], sign * pairs[row, 1]
         if channels == 2:
-            g = pairs[row, 1]
             for f in range(features):
                 add_pair(out, first_columns[f] + np.uint64(rows[row, f]), h, g)
         else:
-            g, n = pairs[row, 1], pairs[row, 2]
+            n = sign * pairs[row, 2]
             for f in range(features):
                 bin = first_columns[f] + np.uint64(rows[row, f])
                 add_pair(out, bin, h, g)
@@ -59,11 +58,11 @@ def add_dense(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, 
 
 
 @inline
-def add_blocks(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, out: Array) -> None:
+def add_blocks(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, sign: int, out: Array) -> None:
     """Do ``add_dense`` with rows in blocks of features, shape (blocks, rows, width)."""
     width = rows.shape[2]
     for block in range(rows.shape[0]):
-        add_dense(order, rows[block], first_columns[block * width : (block + 1) * width], pairs, out)
+        add_dense(order, rows[block], first_columns[block * width : (block + 1) * width], pairs, sign, out)
 
 
 @kernel

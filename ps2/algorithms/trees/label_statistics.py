@@ -6,7 +6,7 @@ Results do not depend on the order of the rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,7 +20,10 @@ from pyspark.sql.types import IntegralType, StringType
 from ps2.algorithms.frame.tables import column, field
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cut_points import from_bits, integer_weights, ordered_bits, unit_of
-from ps2.errors import InputError
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.tree import Forest, leaf_range
+from ps2.array_types import Float64s, Int64s
+from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # A float64 is an integer of 53 bits times a power of two. The upper and the lower bits of the integers are summed
@@ -47,13 +50,18 @@ class LabelSums:
 
 def label_sums(table: Table, of_classes: bool) -> LabelSums:
     """Sum the labels and weights of the training rows exactly, in one job."""
+    return add_up(_sums_by_exponent(labelled_rows(table), of_classes), of_classes)
+
+
+def add_up(parts: Iterable[Any], has_classes: bool) -> LabelSums:
+    """Return exact sums; parts: rows of ``sum_rows``."""
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-    for label, kind, exponent, high, low in _sums_by_exponent(labelled_rows(table), of_classes):
+    for label, kind, exponent, high, low in parts:
         exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
     weight = sum(value for (_, kind), value in exact.items() if kind == WEIGHT)
     weighted = sum(value for (_, kind), value in exact.items() if kind == WEIGHTED)
     by_class = {label: float(value) for (label, kind), value in exact.items() if kind == WEIGHT}
-    return LabelSums(float(weight), float(weighted / weight), by_class if of_classes else {})
+    return LabelSums(float(weight), float(weighted / weight), by_class if has_classes else {})
 
 
 def labelled_rows(table: Table) -> DataFrame:
@@ -69,27 +77,32 @@ def labelled_rows(table: Table) -> DataFrame:
 def _sums_by_exponent(rows: DataFrame, of_classes: bool) -> Any:
     """Return the sums of upper and of lower bits by class (regression: 0), kind (WEIGHT, WEIGHTED) and exponent."""
 
+    names = ["label", "kind", "exponent", "high", "low"]
+
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             y, w = (batch[name].to_numpy(zero_copy_only=False) for name in ("y", "w"))
-            labels = y.astype(np.int64) if of_classes else np.zeros(len(y), np.int64)
-            for kind, values in ((WEIGHT, w), (WEIGHTED, w * y)):
-                yield _sum_batch(labels, kind, values)
+            sums = sum_rows(y, w, of_classes)
+            yield pa.RecordBatch.from_arrays(list(map(pa.array, sums.T)), names)
 
-    parts = with_python(rows).mapInArrow(summed, "label long, kind long, exponent long, high long, low long")
+    parts = with_python(rows).mapInArrow(summed, ", ".join(f"{name} long" for name in names))
     return parts.groupBy("label", "kind", "exponent").agg(F.sum("high"), F.sum("low")).collect()
 
 
-def _sum_batch(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
-    """Return the sums of a batch; see ``_sums_by_exponent``."""
+def sum_rows(y: Float64s, w: Float64s, has_classes: bool) -> Int64s:
+    """Return sums by class, kind and exponent: the columns of ``_sums_by_exponent``, shape (n, 5)."""
+    labels = y.astype(np.int64) if has_classes else np.zeros(len(y), np.int64)
+    return np.concatenate([_sum_values(labels, kind, values) for kind, values in ((WEIGHT, w), (WEIGHTED, w * y))])
+
+
+def _sum_values(labels: Int64s, kind: int, values: Float64s) -> Int64s:
     fractions, exponents = np.frexp(values)
     mantissas = np.ldexp(fractions, BITS).astype(np.int64)
     keys, key_index = np.unique(np.column_stack([labels, exponents]), axis=0, return_inverse=True)
     sums = np.zeros((2, len(keys)), np.int64)
     for out, bits in zip(sums, (mantissas >> LOW_BITS, mantissas & ((1 << LOW_BITS) - 1)), strict=True):
         np.add.at(out, key_index.reshape(-1), bits)
-    columns = (keys[:, 0], np.full(len(keys), kind), keys[:, 1].astype(np.int64), *sums)
-    return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["label", "kind", "exponent", "high", "low"])
+    return np.column_stack([keys[:, 0], np.full(len(keys), kind), keys[:, 1], *sums]).astype(np.int64)
 
 
 def label_quantile(table: Table, level: float, facts: Facts) -> float:
@@ -148,3 +161,28 @@ def with_set_numbers(frame: DataFrame, name: str) -> tuple[DataFrame, tuple[str,
     for index, set_name in enumerate(names, 1):
         number = F.when(value == F.lit(set_name), F.lit(index)).otherwise(number)
     return frame.withColumn(name, number.cast("tinyint")), tuple(map(str, names))
+
+
+def base_of_score(objective: Objective, score: float) -> tuple[float, ...]:
+    """Return the margins, one for each output, at which a model without trees predicts a score."""
+    if objective.loss == "softmax":
+        return (score,) * objective.width
+    if objective.loss == "logistic":
+        if not 0 < score < 1:
+            raise ConfigError(f"baseScore: expected a probability in (0, 1), got {score:g}")
+        return (float(np.log(score / (1 - score))),)
+    if objective.loss == "poisson":
+        if not score > 0:
+            raise ConfigError(f"baseScore: expected a positive mean for loss 'poisson', got {score:g}")
+        return (float(np.log(score)),)
+    return (score,)
+
+
+def margin_reach(table: Table, initial: Forest | None) -> tuple[float, float]:
+    """Return ``TreeProblem.reach``: the lowest and highest initial margin, relative to the base."""
+    low, high = (0.0, 0.0) if initial is None else leaf_range(initial.trees)
+    if table.columns.margin is not None:
+        margin = column(table.columns.margin).cast("double")
+        limits = table.frame.agg(F.min(margin), F.max(margin)).first()
+        low, high = low + (limits[0] or 0.0), high + (limits[1] or 0.0)
+    return low, high

@@ -7,8 +7,9 @@ Leaf values do not depend on the order of the rows, and have a relative error of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,14 @@ BELOW_COARSE, BELOW_FINE = 64 - CELL_BITS, 64 - 2 * CELL_BITS
 WEIGHT_BITS = 20
 # The number of cells whose scan costs as much as sorting one row.
 CELLS_PER_ROW = 4
+
+
+class LeafRows(NamedTuple):
+    """Some rows of a worker: the row numbers of each leaf, and the residuals and weights (empty: 1) of these rows."""
+
+    leaves: Sequence[Int32s]
+    residuals: Float64s
+    weights: Float64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +63,9 @@ class LeafQuantiles:
     def free(self) -> None:
         free_all([self.coarse, self.fine])
 
-    def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
+    def add(self, rows: Iterable[LeafRows], cells: Int64s | None) -> None:
         """Add a worker's rows to the fine cells in each leaf's coarse cell ``cells``; None: to coarse cells."""
-        units = integer_weights(weights, self.weight_unit) if self.weight_unit and len(weights) else None
-        keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
+        keys, sums = sum_parts(rows, self.weight_unit, cells)
         if len(keys):
             (self.coarse if cells is None else self.fine).add(sums, keys)
 
@@ -72,16 +80,27 @@ class LeafQuantiles:
         return np.where(coarse.weights > 0, cell_values(coarse.cells, cells), 0.0)
 
 
-def local_quantiles(
-    level: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
-) -> Float64s:
-    """Return each leaf's quantile, 0 if it has no rows, from the rows of this process."""
-    units = integer_weights(weights, weight_unit) if weight_unit and len(weights) else None
-    bits = ordered_bits(residuals)
-    keys, sums = sum_by_cell(leaves, bits, units, None)
-    cells, targets = find_cells(keys, sums, level * _totals(keys, sums, len(leaves)))
-    fine, _ = find_cells(*sum_by_cell(leaves, bits, units, cells), targets)
+def local_quantiles(level: float, weight_unit: float, leaves: int, rows: Callable[[], Iterable[LeafRows]]) -> Float64s:
+    """Return each leaf's quantile, 0 if it has no rows; leaves: their number; rows: those of this process."""
+    keys, sums = sum_parts(rows(), weight_unit, None)
+    cells, targets = find_cells(keys, sums, level * _totals(keys, sums, leaves))
+    fine, _ = find_cells(*sum_parts(rows(), weight_unit, cells), targets)
     return np.where(targets > 0, cell_values(cells, fine), 0.0)
+
+
+def sum_parts(parts: Iterable[LeafRows], weight_unit: float, cells: Int64s | None) -> tuple[Int64s, Int64s]:
+    """Return the sums of ``sum_by_cell`` over parts of the rows."""
+    all_keys, all_sums = list[Int64s](), list[Int64s]()
+    for leaves, residuals, weights in parts:
+        units = integer_weights(weights, weight_unit) if weight_unit and len(weights) else None
+        keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
+        all_keys.append(keys)
+        all_sums.append(sums)
+    if len(all_keys) == 1:
+        return all_keys[0], all_sums[0]
+    keys, index = np.unique(np.concatenate(all_keys), return_inverse=True)
+    # The sums of these floats are exact.
+    return keys, np.bincount(index, np.concatenate(all_sums), len(keys)).astype(np.int64)
 
 
 def unit_of_weights(mean_weight: float | None) -> float:

@@ -16,7 +16,7 @@ import psutil
 from ps2 import cgroups
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.program import Task
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
@@ -34,7 +34,16 @@ from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import BIN_COST, Binned, DenseRows, SparseRows, rows_with_weight, with_all_columns
+from ps2.algorithms.trees.row_blocks import AnyBinned, BinnedFile, read_parts
+from ps2.algorithms.trees.rows import (
+    BIN_COST,
+    Binned,
+    DenseRows,
+    NodeRows,
+    SparseRows,
+    rows_with_weight,
+    with_all_columns,
+)
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.statistic_sums import StatisticSums, StatisticTask
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
@@ -74,12 +83,14 @@ class LocalTreeWorker:
         statistics: StatisticSums | None,
         min_rows: int,
         mean_weight: float | None,
-        reading: Reading,
+        reading: Reading | SpillableReading,
     ) -> None:
         self._problem, self._plan, self._min_rows, self._mean_weight = problem, plan, min_rows, mean_weight
         rows = rows_with_weight(reading.training)
         self._unbinned = UnbinnedRows(problem, statistics, rows, reading.held_out)
+        self._is_binned = False
         self._num_trees = 0
+        self._last_trees: list[Tree] = []  # the trees of the last round, or of the last call of ``_add``
         self._scales = (1.0, 1.0)
         self._lap_began_s = time.monotonic()
 
@@ -101,8 +112,9 @@ class LocalTreeWorker:
     def catch_up(self, worker: Any, tasks: Sequence[Task]) -> None:
         """Add the trees that an earlier attempt of this worker has grown."""
         trees: list[Tree] = []
-        if not hasattr(self, "_rows"):
+        if not self._is_binned:
             self._bin_rows()
+            self._is_binned = True
         for task in tasks:
             if not isinstance(task, GrowRounds):
                 continue
@@ -112,20 +124,28 @@ class LocalTreeWorker:
                 trees += [Tree(*data) for data in task.trees[num_known:]]
                 h_scale, g_scale = task.scales.tolist()
                 self._scales = h_scale, g_scale
-        for begin in range(0, len(trees), TREES_PER_CALL):
-            self._add(trees[begin : begin + TREES_PER_CALL])
+        step = TREES_PER_CALL if self._plan.dropout is None else self._problem.objective.width
+        for begin in range(0, len(trees), step):
+            self._add(trees[begin : begin + step])
+        self._unbinned.forget_statistics()
 
     def _add(self, trees: list[Tree]) -> None:
-        """Add trees to the margins of all rows."""
+        """Add trees to the margins of all rows; with DART, those of one round."""
+        self._rows.begin_round(self._last_trees)
+        self._last_trees = trees
         problem, width = self._problem, self._problem.objective.width
         forest = Forest(tuple(trees), np.zeros(1), problem.dim, absent=problem.absent)
         unbinned = self._unbinned.training, self._unbinned.held_out
         for rows, row_set in zip(unbinned, (self._rows.training, self._rows.held_out), strict=True):
             if rows is None or row_set is None or not len(rows):
                 continue
-            leaves = Predictor(forest).leaves(with_all_columns(rows, problem.dim))
-            for number, tree in enumerate(trees, self._num_trees):
-                row_set.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
+            predictor, begin = Predictor(forest), 0
+            for block in rows.blocks():
+                leaves, margins = predictor.leaves(with_all_columns(block, problem.dim)), row_set.margins[begin:]
+                for number, tree in enumerate(trees, self._num_trees):
+                    values = tree.value[leaves[:, number - self._num_trees]]
+                    margins[: len(block), number % width] += values
+                begin += len(block)
         for tree in trees:
             self._rows.widen_span(tree.value[tree.is_leaf])
         self._num_trees += len(trees)
@@ -136,7 +156,7 @@ class LocalTreeWorker:
         width = self._problem.objective.width
         while True:
             round_number = self._num_trees // width
-            sums = self._rows.compute_gradients()
+            sums = self._rows.compute_gradients(self._last_trees)
             # The duration of the round, which ends when its losses are known.
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
             bounds, cells = sum_bounds(sums.pop("exponents")), sums.pop("cells", None)
@@ -159,6 +179,7 @@ class LocalTreeWorker:
         for _ in range(self._problem.objective.width):
             trees.append(self._grower.grow(self._num_trees, self._scales, top))
             self._num_trees += 1
+        self._last_trees = trees
         if not sums_gradients_first(self._problem, self._plan):
             self._scales = next_scales(self._problem, self._plan, bounds, trees)
         return trees
@@ -173,10 +194,11 @@ class LocalGrower:
         self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
         self._weight_unit = weight_unit
         self._compiled: CompiledGrower | None = None
-        if is_compiled(plan, rows.training.rows):
-            self._compiled = CompiledGrower(problem, plan, rows.training.rows)
+        binned_rows = rows.training.rows
+        if not isinstance(binned_rows, BinnedFile) and is_compiled(plan, binned_rows):
+            self._compiled = CompiledGrower(problem, plan, binned_rows)
         else:
-            self._histograms = LocalHistograms(problem, plan, bins, rows.training.rows)
+            self._histograms = LocalHistograms(problem, plan, bins, binned_rows)
 
     def grow(self, number: int, scales: tuple[float, float], top: Sequence[float] = ()) -> Tree:
         """Grow a tree from the computed gradients, and add it to the margins; scales, top: see ``PlantTrees``."""
@@ -184,14 +206,16 @@ class LocalGrower:
         totals = rows.plant(number, scales, top)
         rate = plan.rate_of(number, self._problem.objective.width)
         if self._compiled is not None:
-            tree, moves = self._compiled.grow(rows, scales, totals, rate)
+            tree, moves = self._compiled.grow(rows, number, scales, totals, rate)
             nodes = moves.nodes
             for node_rows, _ in rows.moving_rows:
                 if node_rows is not rows.tree_rows:
+                    assert isinstance(node_rows, NodeRows)
                     node_rows.partition_one_by_one(moves.splits)
         else:
             growth = BoostedGrowth(plan, self._bins, scales, totals, number, rate)
-            growth.nodes_per_clock = 1
+            if not isinstance(rows.training.rows, BinnedFile):  # one pass over a file for many nodes
+                growth.nodes_per_clock = 1
             nodes = self._grow_in_steps(growth)
             tree = growth.tree
         assert rows.tree_rows is not None
@@ -199,8 +223,8 @@ class LocalGrower:
         level = self._problem.objective.leaf_quantile_level
         # Monotone constraints hold only for leaves whose values come from gradients.
         if level is not None and not plan.monotone:
-            leaves = [rows.tree_rows.rows_of(node) for node in nodes.leaves.tolist()]
-            values = local_quantiles(level, self._weight_unit, leaves, rows.residuals, rows.training.weights)
+            leaves = nodes.leaves
+            values = local_quantiles(level, self._weight_unit, len(leaves), lambda: rows.leaf_rows(leaves))
             tree.value[nodes.is_leaf] = values * rate
             nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
         rows.end(nodes)
@@ -213,8 +237,9 @@ class LocalGrower:
         while True:
             best = None
             if growth.open:
-                nodes = [(row, rows.tree_rows.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
-                histograms.add(rows.histogram_rows, nodes, rows.channel_values)
+                for where, part_rows, (part,) in read_parts([rows.tree_rows]):
+                    nodes = [(row, part.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
+                    histograms.add(part_rows, nodes, rows.channel_values[where])
                 best = histograms.best_splits(growth)
             moves = growth.advance(best)
             histograms.reserve_rows(growth.num_rows)
@@ -239,9 +264,9 @@ class LocalHistograms:
     Only histograms of sparse rows have marks: those of dense rows have few empty bins.
     """
 
-    def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: Binned) -> None:
+    def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: AnyBinned) -> None:
         self._problem, self._plan, self._bins = problem, plan, bins
-        self._is_dense = isinstance(rows, DenseRows)
+        self._is_dense = rows.is_dense if isinstance(rows, BinnedFile) else isinstance(rows, DenseRows)
         self._count = int(bins.first_columns[-1])
         columns = columns_of(bins, plan.channels)
         count = rows_with_marks(1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves))

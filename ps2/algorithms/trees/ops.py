@@ -187,7 +187,7 @@ def purest_splits(
     m: Block,
     rows: RowIds,
     totals: Annotated[Integers, along("rows", "channels")],
-    kinds: Annotated[Integers, along(4)],
+    kinds: Annotated[Integers, along(6)],
     rules: Annotated[Floats, along(4)],
     *,
     layout: int = 0,

@@ -101,7 +101,9 @@ def _walk_with_sets(x: Array, trees: Trees, tree: int, leaves: UInt32s) -> None:
     """Set ``leaves`` to the leaves that rows reach in a tree with sets of categories."""
     for row in range(x.shape[0]):
         node = np.uint64(trees.roots[tree])
-        for _ in range(trees.depths[tree]):
+        parent = node + np.uint64(1)
+        while node != parent:  # a leaf is its own left child
+            parent = node
             if trees.nodes[node].packed_split & HAS_SET:
                 node = _step_by_set(x, trees, np.uint64(row), node)
             else:

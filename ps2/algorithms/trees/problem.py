@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Via
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
+from ps2.algorithms.trees.dropout import Dropout
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import DENSE_FROM, MAX_CATEGORIES, MAX_CODES, WORD_BITS
 from ps2.algorithms.trees.metrics import CustomMetric, Metric
@@ -43,6 +45,9 @@ ROUNDING_FRACTION = 1e-14
 # pyspark.ml, whose margins are half as large. Without it, the value of a leaf whose rows have one class would be the
 # inverse of a probability, which may be tiny.
 MAX_CLASS_LEAF = 8.0
+# The rate of the first tree if its hessians are ``gradients.PYSPARK_HESSIAN``: its leaves are Newton steps from a
+# margin of 0, where the hessian is 1/4.
+PYSPARK_FIRST_RATE = 0.5
 # The maximum number of bits of the mean weight, and of the sum of all weights, as integers.
 WEIGHT_BITS, WEIGHT_SUM_BITS = 20, 29
 
@@ -254,16 +259,30 @@ class BoostingPlan(Plan[BoostingSettings]):
         """Return whether the round after ``rounds`` rounds uses GOSS: not the first 1 / stepSize, as in LightGBM."""
         return self.is_goss and rounds >= int(1 / self.settings.stepSize)
 
+    def node_key(self, tree: int) -> int:
+        """Return the random key by which the nodes of a tree sample features: see ``search_kernels.node_keys``."""
+        return key_of(self.seed, tree, 1)
+
     def rate_of(self, tree: int, width: int) -> float:
         """Return the learning rate of a tree, by its number; width: the number of outputs."""
-        return self.settings.stepSize if self.first_rate is None or tree >= width else self.first_rate
+        rate = self.settings.stepSize if self.first_rate is None or tree >= width else self.first_rate
+        return rate if self.dropout is None else rate * self.dropout.drop(tree // width).new_scale
+
+    @cached_property
+    def dropout(self) -> Dropout | None:
+        """The rounds that each round drops; None: trees are not dropped."""
+        return Dropout(self.settings, self.seed) if self.settings.boostingType == "dart" else None
 
 
-def with_table_facts(
-    plan: BoostingPlan, objective: Objective, facts: Facts, dim: int, is_weighted: bool, initial: Forest | None
-) -> BoostingPlan:
-    """Return a plan with the fields that depend on the rows; initial: the forest from which the training resumes."""
+def default_min_group(rows: int) -> int:
+    """Return the value of minDataPerGroup if it is not set."""
+    return min(MIN_GROUP, max(rows // MIN_GROUP_SHARE, 1))
+
+
+def with_table_facts(plan: BoostingPlan, problem: TreeProblem, facts: Facts, is_weighted: bool) -> BoostingPlan:
+    """Return a plan with the fields that depend on the rows."""
     settings, mean_weight = plan.settings, facts.weight / facts.rows
+    objective, dim, num_categories = problem.objective, problem.dim, max(problem.categories.values(), default=0)
     min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
     if settings.defaults != "xgboost":
         # The minimum gain is relative to labels and weights, so that trees do not depend on their units.
@@ -272,14 +291,15 @@ def with_table_facts(
     if settings.defaults == "pyspark":
         is_bounded = objective.classes or objective.loss == "lambdarank"
         max_leaf_value = min(max_leaf_value, MAX_CLASS_LEAF if is_bounded else math.inf)
-        first_rate = 1.0
-    if initial is not None:
+        first_rate = 1.0 if objective.hessian is None else PYSPARK_FIRST_RATE
+    if problem.initial is not None:
         # The first new tree is not the model's first tree. New trees need other random numbers than the old trees.
-        settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
+        settings = with_values(settings, seed=key_of(plan.seed, len(problem.initial.trees)))
         first_rate = None
     if settings.minDataPerGroup is None:
-        min_group = min(MIN_GROUP, max(facts.rows // MIN_GROUP_SHARE, 1))
-        settings = with_values(settings, minDataPerGroup=min_group)
+        # pyspark.ml has no minimum, and refuses features of more than maxBins categories.
+        is_pyspark = objective.hessian is not None and num_categories <= settings.maxBins
+        settings = with_values(settings, minDataPerGroup=1 if is_pyspark else default_min_group(facts.rows))
     tree_features = max(int(settings.colsampleBytree * dim), 1)
     level_features = max(int(settings.colsampleBylevel * tree_features), 1)
     # The sum of all integer weights fits int32.
@@ -297,6 +317,7 @@ def with_table_facts(
         weight_source="rows" if not is_weighted else "hessians" if objective.hessians_are_weights else "weights",
         weight_unit=unit_of(mean_weight, weight_bits) if is_weighted else 1.0,
         mean_weight=without_last_digits(mean_weight),
+        has_sorted_categories=num_categories > settings.maxCatToOnehot,
     )
 
 
@@ -379,7 +400,10 @@ def check_initial(initial: Forest, objective: Objective, dim: int) -> None:
 
 
 def key_of(seed: int, *numbers: int) -> int:
-    """Return a key for random numbers, below 2**63."""
+    """Return a key for random numbers, below 2**63; zeros at the end change nothing.
+
+    ``quantise`` and ``sample_rows`` hash one key differently, so what they choose is independent.
+    """
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -75,7 +75,7 @@ class TreeRun:
 class TreesProgram(Program[Trained[F]]):
     """A training of trees."""
 
-    number = 2
+    number = 3
 
     def __init__(self, run: TreeRun) -> None:
         problem = run.problem
@@ -109,11 +109,13 @@ class LocalProgram(TreesProgram[F]):
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run)
         # A restored context recognises the training by the name of this vector.
-        self._name_vector = run.names.vector(lambda name: DCV.dense(1, 1, "int64", name=name))
+        names = run.names
+        self._name_vector = names.vector(lambda name: DCV.dense(1, 1, "int64", name=name)) if names.prefix else None
 
     def free(self) -> None:
         super().free()
-        self._name_vector.free()
+        if self._name_vector is not None:
+            self._name_vector.free()
 
 
 class FleetProgram(TreesProgram[F]):
@@ -171,8 +173,6 @@ def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[t
 class BoostingProgram(FleetProgram[Forest]):
     """Gradient boosting with histograms on the servers."""
 
-    number = 2
-
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
         level = run.problem.objective.leaf_quantile_level
@@ -199,7 +199,9 @@ class BoostingProgram(FleetProgram[Forest]):
                 return boosting
             if not is_recorded and (is_last or sums_first):
                 # Workers would report the losses with the next tree, but there is none, or it needs the sums.
-                losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._summarize)
+                last_trees = [] if plan.dropout is None else [tree_as_data(tree) for tree in trees[-width:]]
+                sum_gradients = SumGradients(matrices=numbers, last_trees=last_trees, **moves.fields())
+                losses = yield sum_gradients.then(self._summarize)
                 _set_counts(trees, losses)
                 is_recorded, moves = True, Moves()
                 if sums_first:
@@ -272,13 +274,13 @@ class BoostingProgram(FleetProgram[Forest]):
 class LocalBoostingProgram(LocalProgram[Forest]):
     """Gradient boosting in the process of the only worker; the driver decides when to stop."""
 
-    number = BoostingProgram.number
+    first_task = GrowRounds(first=0, trees=[], scales=None)
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)
         yield from self.add_statistics()
         ask.start_timer()
-        task = GrowRounds(first=0, trees=[], scales=None)
+        task = self.first_task
         while True:
             report = yield task
             first, trees = len(boosting.trees), list[Any]()
@@ -310,17 +312,28 @@ def train(
 ) -> Trained[Forest]:
     """Grow boosted trees, or resume: bitwise the same on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
-    record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
-    mean_weight = mean_weight_of(table, facts)
-    settings = boosting_settings(problem, plan, facts.rows, mean_weight)
-    run = TreeRun(problem, plan, facts.rows, mean_weight, settings, record, names)
+    run = boosting_run(problem, plan, facts.rows, mean_weight_of(table, facts), names, on_step)
     # Compare the settings with those of a resumed training first: its vectors depend on ``via``.
-    Journal.of(names, settings, BoostingProgram.number)
+    Journal.of(names, run.settings, BoostingProgram.number)
     if plan.via == "local":
         return run_program(ps, LocalBoostingProgram(run), table, names)
     if not names.finished_clocks:
         check_memory(problem, plan, facts.rows, ps.memory())
     return run_program(ps, BoostingProgram(run), table, names)
+
+
+def boosting_run(
+    problem: TreeProblem,
+    plan: BoostingPlan,
+    rows: int,
+    mean_weight: float | None,
+    names: CheckpointNames,
+    on_step: Callable[[StepReport], Any],
+) -> TreeRun:
+    """Return what the programs of a training of boosted trees have in common."""
+    record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
+    settings = boosting_settings(problem, plan, rows, mean_weight)
+    return TreeRun(problem, plan, rows, mean_weight, settings, record, names)
 
 
 def via_of_resumed(ps: Any, name: str) -> Via | None:

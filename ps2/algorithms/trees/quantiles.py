@@ -13,8 +13,8 @@ order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -28,6 +28,7 @@ from ps2.algorithms.trees.binning_kernels import count_values
 from ps2.algorithms.trees.cut_points import (
     BITS,
     COARSE_BITS,
+    FEATURE_BITS,
     ZERO,
     Cells,
     DistinctValues,
@@ -36,39 +37,40 @@ from ps2.algorithms.trees.cut_points import (
     child_weights,
     cuts_between_values,
     cuts_of_cells,
-    distinct_values,
+    feature_span,
+    feature_sums,
+    frequent_categories,
     from_bits,
-    heaviest_categories,
-    integer_weights,
+    make_keys,
+    sum_values,
     unit_of,
     value_counts,
     value_weights,
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
-from ps2.algorithms.trees.layout import MAX_CATEGORIES, Array
+from ps2.algorithms.trees.layout import MAX_CATEGORIES
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.rows import dense_of, is_dense
+from ps2.algorithms.trees.row_blocks import WEIGHT_BITS, ColumnBlocks
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows, SpilledRows
 from ps2.ops.guards import readable
 
 # The number of turns.
 TURNS = 6
 # A key has two parts of 32 bits: a feature and the upper half of a value's bits; the number of such a key and the lower
 # half; or a feature and the index of a cell among the feature's child cells.
-FEATURE_BITS = 32
 HALF_BITS = np.uint64(32)
 LOW_MASK = (1 << FEATURE_BITS) - 1
-# The number of features whose cells are handled together; each has 4,096 in the first turn.
-CHUNK = 256
+# The number of features whose cells are handled together; each may have some 10,000, and temporary arrays of them.
+CHUNK = 16
 # The maximum bytes of cells that are cached between turns; cells that are not cached are computed again.
 MAX_CACHE_BYTES = 1 << 28
-# The number of bits of the mean weight as an integer, and what is added to the integer weight of each row.
-WEIGHT_BITS = 8
-ROW_COUNT = 1 << WEIGHT_BITS
+# The number of child cells whose weights one pass over rows in a file sums.
+MAX_CHILDREN = 1 << 23
 
 # A vector to which workers add: on the servers, or in the process of the only worker.
 SumsVector = DCV | LocalDense | LocalSparse
@@ -126,15 +128,15 @@ class Quantiles:
         def sparse(dim: int) -> DCV:
             return names.vector(lambda name: DCV.sparse(dim, 1, "int64", name=name))
 
-        return Quantiles._of(problem, bins, mean_weight, min_rows, (dense, sparse))
+        return Quantiles._make(problem, bins, mean_weight, min_rows, (dense, sparse))
 
     @staticmethod
     def in_process(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int = 0) -> Quantiles:
         """Make vectors of zeros in this process, for a worker that has all rows; see ``make``."""
-        return Quantiles._of(problem, bins, mean_weight, min_rows, (LocalDense, lambda _: LocalSparse()))
+        return Quantiles._make(problem, bins, mean_weight, min_rows, (LocalDense, lambda _: LocalSparse()))
 
     @staticmethod
-    def _of(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int, vectors: Vectors) -> Quantiles:
+    def _make(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int, vectors: Vectors) -> Quantiles:
         """Make the vectors; their names in checkpoints follow from the order of these calls."""
         dim, (dense, sparse), keys = problem.dim, vectors, problem.dim << FEATURE_BITS
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
@@ -145,11 +147,11 @@ class Quantiles:
     def free(self) -> None:
         free_all([vector for vector in (*vars(self).values(), *self.cell_weights) if isinstance(vector, DCV)])
 
-    def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
+    def find_bins(self, rows: KeptRows) -> tuple[Bins, FeatureColumns | None]:
         """Find the bins where this process has all rows; return them, and the columns of dense rows."""
         self.count(rows)
         common_rows = self.without_rare_features(rows)
-        by_feature = RowsByFeature.of(self, common_rows)
+        by_feature = RowsByFeature.make(self, common_rows)
         by_feature.add_total()
         by_feature.add_categories()
         values = by_feature.numeric_values
@@ -164,20 +166,24 @@ class Quantiles:
         bins = self._cut(values.without(many_valued, len(values.features)), unstored_zeros)
         return bins, by_feature.dense_columns(rows, common_rows)
 
-    def count(self, rows: LocalRows) -> None:
+    def count(self, rows: KeptRows) -> None:
         """Count the rows that store each feature, and add the weight of missing values, also of rare features."""
-        stored = np.zeros(len(rows.keys), np.int64)
-        has_missing = count_values(readable(rows.x.indices), readable(rows.x.data), stored)
+        stored, has_missing = np.zeros(len(rows.keys), np.int64), False
+        for block in rows.blocks():
+            has_missing |= count_values(readable(block.x.indices), readable(block.x.data), stored)
         self.stored_rows.add(stored, rows.keys)
         if has_missing:
-            RowsByFeature.of(self, rows).add_missing()
+            RowsByFeature.make(self, rows).add_missing()
 
-    def without_rare_features(self, rows: LocalRows) -> LocalRows:
+    def without_rare_features(self, rows: KeptRows) -> KeptRows:
         """Return the rows without the features that fewer than ``min_rows`` rows store."""
         common = np.flatnonzero(self.stored_rows.pull(rows.keys) >= self.min_rows)
         if len(common) == len(rows.keys):
             return rows
-        return LocalRows(rows.keys[common], rows.x[:, common], rows.y, rows.weights)
+        keys = rows.keys[common]
+        if isinstance(rows, SpilledRows):
+            rows = replace(rows, keys=keys)
+        return rows.mapped(lambda block: LocalRows(keys, block.x[:, common], block.y, block.weights))
 
     def find_cut_points(self, ask: Ask) -> Steps[None]:
         """Let the workers add the sums that ``cut`` needs, clock by clock."""
@@ -218,7 +224,7 @@ class Quantiles:
         if turn == 1 and len(many_valued) and self.problem.absent == "zero":
             # The zeros that rows do not store count in the cell that contains zero.
             keys, weights = self.cell_weights[0].pull()
-            unstored_zeros = self._unstored_zeros(many_valued, _sums_of(keys, weights, many_valued))
+            unstored_zeros = self._unstored_zeros(many_valued, feature_sums(keys, weights, many_valued))
             zero_cell = int(ZERO) >> (BITS - COARSE_BITS)
             self.cell_weights[0].add(unstored_zeros, (many_valued << FEATURE_BITS) + zero_cell)
         heavy = 0
@@ -250,20 +256,14 @@ class Quantiles:
         return bins_of(self.problem, np.concatenate(cuts)[np.argsort(feature, kind="stable")], offsets, missing)
 
     def _frequent_categories(self) -> tuple[Float64s, Int64s]:
-        """Return the categories of ``TreeProblem.folded`` with bins of their own, and the feature of each.
-
-        They are the heaviest; of equally heavy ones, the smallest.
-        """
+        """Return the categories of ``TreeProblem.folded`` with bins of their own, and the feature of each."""
         folded = np.array(self.problem.folded, np.int64)
         if not len(folded):
             return np.empty(0), folded
         keys, weights = self.category_weights.pull()
-        zeros = self._unstored_zeros(folded, _sums_of(keys, weights, folded))
-        frequent: list[Int64s] = []
-        for feature, zero in zip(folded, zeros, strict=True):
-            span = _span_of(keys, np.array([feature]))
-            frequent.append(heaviest_categories(keys[span] & LOW_MASK, weights[span], zero, MAX_CATEGORIES))
-        return np.concatenate(frequent).astype(np.float64), np.repeat(folded, [len(codes) for codes in frequent])
+        zeros = self._unstored_zeros(folded, feature_sums(keys, weights, folded))
+        categories, features = frequent_categories(keys, weights, zeros, folded, MAX_CATEGORIES)
+        return categories.astype(np.float64), features
 
     def _unstored_zeros(self, features: Int64s, stored: Int64s) -> Int64s:
         """Return the weight of each feature's zeros that rows do not store; stored: the weight of the stored values."""
@@ -308,7 +308,7 @@ class Quantiles:
                     pulled[turn] = self.cell_weights[turn].pull()
                 keys, weights = pulled[turn]
                 refinement = Refinement.of(cells, self.max_bins, turn)
-                span = _span_of(keys, chunk)
+                span = feature_span(keys, chunk)
                 index = np.searchsorted(chunk, keys[span] >> FEATURE_BITS)
                 children_of_cells = refinement.child_offsets[index] + (keys[span] & LOW_MASK)
                 cells = cells.refine(refinement, children_of_cells, weights[span])
@@ -328,27 +328,21 @@ class Quantiles:
 
 @dataclass(frozen=True, eq=False)
 class RowsByFeature:
-    """A worker's rows by feature; features: the feature of each column; weights: int64, empty: each row counts 1."""
+    """A worker's rows by feature; features: the feature of each column."""
 
     sums: Quantiles
-    columns: FeatureColumns
+    columns: ColumnBlocks
     features: Int64s
-    weights: Int64s
 
     @staticmethod
-    def of(sums: Quantiles, rows: LocalRows) -> RowsByFeature:
-        weights = np.empty(0, np.int64)
-        if sums.weight_unit and rows.weights is not None:
-            # Without ROW_COUNT, all rows of small weights would share a bin.
-            weights = ROW_COUNT + integer_weights(rows.weights, sums.weight_unit)
-        dim = sums.problem.dim
-        if is_dense(rows.x, dim):
-            x = dense_of(rows, dim, sums.problem.absent)
-            return RowsByFeature(sums, FeatureColumns.of_dense(x), np.arange(dim), readable(weights))
-        return RowsByFeature(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
+    def make(sums: Quantiles, rows: KeptRows) -> RowsByFeature:
+        columns = ColumnBlocks(rows, sums.problem.dim, sums.problem.absent, sums.weight_unit)
+        return RowsByFeature(sums, columns, np.arange(columns.dim) if columns.is_dense else rows.keys)
 
     def add_missing(self) -> None:
-        missing_weights = cut_points.missing_weights(self.columns, self.weights)
+        missing_weights = np.zeros(len(self.features), np.int64)
+        for columns, weights in self.columns.parts():
+            missing_weights += cut_points.missing_weights(columns, weights)
         filled = np.flatnonzero(missing_weights)
         self.sums.missing_weights.add(missing_weights[filled], self.features[filled])
 
@@ -361,14 +355,21 @@ class RowsByFeature:
         else:
             self._add_lower_halves()
 
-    def dense_columns(self, rows: LocalRows, common_rows: LocalRows) -> FeatureColumns | None:
-        """Return the columns if they are dense and have all features; common_rows: see ``without_rare_features``."""
-        return self.columns if common_rows is rows and self.columns.is_dense else None
+    def dense_columns(self, rows: KeptRows, common_rows: KeptRows) -> FeatureColumns | None:
+        """Return the columns if they are dense, in memory, and have all features; see ``without_rare_features``."""
+        if common_rows is rows and isinstance(rows, LocalRows) and self.columns.whole[0].is_dense:
+            return self.columns.whole[0]
+        return None
+
+    @cached_property
+    def _values_and_weight(self) -> tuple[DistinctValues, int]:
+        """The distinct values of features that have few in these rows, by column, and the weight of the rows."""
+        return sum_values(self.columns.parts(), self.sums.max_bins)
 
     @cached_property
     def numeric_values(self) -> DistinctValues:
         """The distinct values of numeric features that have few in these rows; features by their global numbers."""
-        values = distinct_values(self.columns, self.sums.max_bins, self.weights)
+        values, _ = self._values_and_weight
         categories = np.array(list(self.sums.problem.categories), np.int64)
         dim = self.sums.problem.dim
         is_numeric = ~is_member(self.features[values.features], categories, dim)
@@ -378,17 +379,18 @@ class RowsByFeature:
         return DistinctValues(numbers, values.bits[is_numeric], values.weights[is_numeric], many_valued)
 
     def add_total(self) -> None:
-        weight = self.weights.sum() if len(self.weights) else self.columns.num_rows
-        self.sums.total_weight.add(np.array([weight], np.int64))
+        self.sums.total_weight.add(np.array([self._values_and_weight[1]], np.int64))
 
     def add_categories(self) -> None:
         """Add the weights of the categories of ``TreeProblem.folded``."""
         folded = np.array(self.sums.problem.folded, np.int64)
-        for feature, column in zip(folded, np.searchsorted(self.features, folded), strict=True):
-            if column == len(self.features) or self.features[column] != feature:
-                continue
-            bits, weights = value_weights(self.columns, column, self.weights)
-            self.sums.category_weights.add(weights, _keys(np.full(len(bits), feature), from_bits(bits)))
+        stored = folded[is_member(folded, self.features, self.sums.problem.dim)]
+        if not len(stored):
+            return
+        for columns, row_weights in self.columns.parts():
+            for feature, column in zip(stored, np.searchsorted(self.features, stored), strict=True):
+                bits, weights = value_weights(columns, column, row_weights)
+                self.sums.category_weights.add(weights, make_keys(np.full(len(bits), feature), from_bits(bits)))
 
     def _add_values(self) -> None:
         """Add the weights of values by upper half, and mark the upper halves of values with a lower half above 0."""
@@ -397,7 +399,7 @@ class RowsByFeature:
         self.add_categories()
         if len(values.many_valued):
             sums.many_valued.add(np.ones(len(values.many_valued), np.int32), values.many_valued)
-        keys = _keys(values.features, values.bits >> HALF_BITS)
+        keys = make_keys(values.features, values.bits >> HALF_BITS)
         sums.upper_halves.add(values.weights, keys)
         halves = unique_sorted(keys[values.bits & np.uint64(LOW_MASK) != 0])
         sums.half_numbers.add(np.ones(len(halves), np.int64), halves)
@@ -406,12 +408,12 @@ class RowsByFeature:
         """Add the weights of the values whose upper half has a number, by number and lower half."""
         values, many_valued = self.numeric_values, np.flatnonzero(self.sums.many_valued.pull())
         is_few = ~is_member(values.features, many_valued, self.sums.problem.dim)
-        value_keys = _keys(values.features[is_few], values.bits[is_few] >> HALF_BITS)
+        value_keys = make_keys(values.features[is_few], values.bits[is_few] >> HALF_BITS)
         begins = run_starts(value_keys)
         keys, key_index = value_keys[begins], np.repeat(np.arange(len(begins)), np.diff(begins, append=len(value_keys)))
         numbers = self.sums.half_numbers.pull(keys)[key_index]
         is_numbered = numbers > 0
-        lows = _keys(numbers[is_numbered], values.bits[is_few][is_numbered] & np.uint64(LOW_MASK))
+        lows = make_keys(numbers[is_numbered], values.bits[is_few][is_numbered] & np.uint64(LOW_MASK))
         self.sums.lower_halves.add(values.weights[is_few][is_numbered], lows)
 
     def add_cells(self, turn: int) -> None:
@@ -419,29 +421,27 @@ class RowsByFeature:
         if turn and not self.sums.num_heavy.pull()[0]:
             return
         many_valued = self.features[self.sums.many_valued.pull(self.features) > 0]
+        max_children = 0 if isinstance(self.columns.rows, LocalRows) else MAX_CHILDREN
+        chunks, size = list[tuple[Int64s, Cells, Refinement]](), 0
         for features, cells in self.sums._cells(many_valued, turn):
             refinement = Refinement.of(cells, self.sums.max_bins, turn)
-            local_features = np.searchsorted(self.features, features)
-            sums = child_weights(self.columns, local_features, cells, refinement, self.weights)
-            filled = np.flatnonzero(sums)
+            if num_children := int(refinement.child_offsets[-1]):
+                chunks.append((features, cells, refinement))
+                size += num_children
+            if size > max_children:
+                self._add_children(turn, chunks)
+                chunks, size = [], 0
+        if chunks:
+            self._add_children(turn, chunks)
+
+    def _add_children(self, turn: int, chunks: Sequence[tuple[Int64s, Cells, Refinement]]) -> None:
+        """Add the weights of the child cells of some chunks of features, in one pass over the rows."""
+        sums = [np.zeros(refinement.child_offsets[-1], np.int64) for _, _, refinement in chunks]
+        for columns, weights in self.columns.parts():
+            for out, (features, cells, refinement) in zip(sums, chunks, strict=True):
+                out += child_weights(columns, np.searchsorted(self.features, features), cells, refinement, weights)
+        for out, (features, _, refinement) in zip(sums, chunks, strict=True):
+            filled = np.flatnonzero(out)
             parent = np.searchsorted(refinement.child_offsets, filled, side="right") - 1
-            keys = _keys(features[parent], filled - refinement.child_offsets[parent])
-            self.sums.cell_weights[turn].add(sums[filled], keys)
-
-
-def _keys(high: Int64s, low: Array) -> Int64s:
-    """Return keys with these two parts."""
-    return (high << FEATURE_BITS) | low.astype(np.int64)
-
-
-def _span_of(keys: Int64s, features: Int64s) -> slice:
-    """Return the slice of sorted keys from the first to the last of these ascending features."""
-    begin, end = np.searchsorted(keys, (features[0] << FEATURE_BITS, (features[-1] + 1) << FEATURE_BITS))
-    return slice(int(begin), int(end))
-
-
-def _sums_of(keys: Int64s, weights: Int64s, features: Int64s) -> Int64s:
-    """Return the weight of each feature; keys: sorted; features: ascending."""
-    ends = np.append(0, np.cumsum(weights))
-    begin, end = (np.searchsorted(keys, (features + offset) << FEATURE_BITS) for offset in (0, 1))
-    return ends[end] - ends[begin]
+            keys = make_keys(features[parent], filled - refinement.child_offsets[parent])
+            self.sums.cell_weights[turn].add(out[filled], keys)

@@ -7,6 +7,7 @@ time for a node depends only on the number of its rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import driver_messages as messages
-from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import FeatureColumns
@@ -25,6 +25,7 @@ from ps2.algorithms.trees.predict import dense_rows
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows, row_arrays, row_fields
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
@@ -86,7 +87,7 @@ class DenseRows:
                 part_number, block = divmod(task, len(blocks))
                 part_rows = readable(order[ends[part_number] : ends[part_number + 1]])
                 first = self.first[block * width : (block + 1) * width]
-                kernels.add_dense(part_rows, blocks[block], first, pairs, parts[part_number])
+                kernels.add_dense(part_rows, blocks[block], first, pairs, 1, parts[part_number])
 
         if len(blocks):
             over_blocks(add, (np.arange(num_parts * len(blocks)),), cost=BIN_COST * width * len(order) // num_parts)
@@ -116,7 +117,8 @@ class DenseRows:
 
     def partition(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
-        return int(kernels.partition_dense(order, self.columns[split.feature], split.left_bins(self.bins), spare))
+        column = readable(self.columns[split.feature])
+        return int(kernels.partition_dense(order, column, split.left_bins(self.bins), spare))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +165,8 @@ class Scratch:
         self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
 
 
+# The number of rows for which temporary arrays of NumPy are made at a time.
+ROWS_AT_ONCE = 1 << 16
 # The number of rows that are hashed at a time: their data stay in the caches.
 HASH_BATCH_ROWS = 1 << 12
 # A histogram of dense rows is sent with all bins, and without bin numbers, if more than this fraction of its bins is
@@ -181,9 +185,31 @@ def is_dense(x: sp.csr_array, dim: int) -> bool:
     return bool(x.nnz >= DENSE_FROM * x.shape[0] * dim)
 
 
-def rows_with_weight(rows: LocalRows) -> LocalRows:
-    """Return the rows whose weight is above 0."""
-    return rows if rows.weights is None else rows.chosen(np.flatnonzero(rows.weights > 0))
+def stores_dense_bins(rows: KeptRows, dim: int) -> bool:
+    """Return ``is_dense`` for rows in memory or in a file."""
+    if isinstance(rows, LocalRows):
+        return is_dense(rows.x, dim)
+    return rows.num_values >= DENSE_FROM * len(rows) * dim
+
+
+def rows_with_weight(rows: KeptRows) -> KeptRows:
+    """Return the rows whose weight is above 0; no rows are in memory."""
+    if isinstance(rows, LocalRows):
+        return rows if rows.weights is None else rows.chosen(np.flatnonzero(rows.weights > 0))
+    if not len(rows):
+        return load_empty_rows(rows)
+    (weights,) = row_fields(rows, "weights")
+    if weights is not None and not weights.all():
+        rows = rows.chosen(np.flatnonzero(weights))
+    return load_empty_rows(rows)
+
+
+def load_empty_rows(rows: KeptRows) -> KeptRows:
+    """Return rows in memory instead of a file without rows."""
+    if isinstance(rows, LocalRows) or len(rows):
+        return rows
+    no_rows = sp.csr_array((0, len(rows.keys)))
+    return LocalRows(rows.keys, no_rows, np.empty(0), groups=np.empty(0, np.int64), sets=np.empty(0, np.int8))
 
 
 def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
@@ -202,19 +228,29 @@ def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
     return dense_rows(with_all_columns(rows, dim), absent)
 
 
-def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
-    """Bin rows; columns: the columns of dense rows, if the caller has already made them."""
+def binned(
+    rows: LocalRows,
+    bins: Bins,
+    absent: Absent,
+    columns: FeatureColumns | None = None,
+    is_dense: bool | None = None,
+) -> DenseRows | SparseRows:
+    """Bin rows; columns: those of dense rows, if the caller has made them; is_dense None: the rows' values decide."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
-    if is_dense(rows.x, bins.num_features):
+    if stores_dense_bins(rows, bins.num_features) if is_dense is None else is_dense:
         return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(dense_of(rows, bins.num_features, absent))))
     x = with_all_columns(rows, bins.num_features)
     x.sort_indices()
     return SparseRows(bins, *bins.bin_sparse(x, absent), absent)
 
 
-def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
+def row_ids(rows: KeptRows, absent: Absent) -> Int64s:
     """Return a hash of each row's features and label, which does not depend on the row's worker or position."""
+    return row_arrays(rows, lambda block: {"ids": _hash_rows(block, absent)})["ids"]
+
+
+def _hash_rows(rows: LocalRows, absent: Absent) -> Int64s:
     x = rows.x
     labels = readable((np.zeros(len(rows)) if rows.y is None else rows.y).view(np.uint64))
     absent_bits = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
@@ -267,17 +303,25 @@ def rounded_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
 
 
 class NodeRows:
-    """The rows of each node of a growing tree."""
+    """The rows of each node of a growing tree.
 
-    def __init__(self, rows: Binned, order: Int32s) -> None:
-        self._rows = rows
+    Attributes:
+        rows: all rows, of which ``order`` has the numbers of the tree's; None: the caller passes them to ``partition``.
+    """
+
+    def __init__(self, rows: Binned | None, order: Int32s, spare: Int32s | None = None) -> None:
+        self.rows = rows
         self._order = order
-        self._spare = np.empty_like(order)
+        self._spare = np.empty_like(order) if spare is None else spare
         self._ends = np.array([[0, len(order)]])  # the interval of each node's rows in ``order``, shape (nodes, 2)
 
     def rows_of(self, node: int) -> Int32s:
         begin, end = self._ends[node].tolist()
         return self._order[begin:end]
+
+    def groups(self) -> Iterator[tuple[slice, NodeRows]]:
+        """Yield an interval of row numbers, and its rows by node: all. Rows in files have a part for each block."""
+        yield slice(None), self
 
     @property
     def arrays(self) -> tuple[Int32s, Int32s]:
@@ -288,18 +332,20 @@ class NodeRows:
         """Set the intervals of the nodes' rows, shape (nodes, 2), after a kernel has reordered ``arrays``."""
         self._ends = ends
 
-    def partition(self, splits: Int64s) -> None:
+    def partition(self, splits: Int64s, rows: Binned | None = None) -> None:
         """Move the rows of nodes to their children, by ``Moves.splits``; no node is a descendant of another one."""
         if len(splits):
             self._reserve(splits)
             # Nodes share no rows, so threads may work on different nodes.
-            over_blocks(self._partition, (splits,), cost=PARTITION_COST * len(self._order) // len(splits))
+            cost = PARTITION_COST * len(self._order) // len(splits)
+            over_blocks(self._partition, (splits,), rows or self.rows, cost=cost)
 
     def partition_one_by_one(self, splits: Int64s) -> None:
         """Do what ``partition`` does, split by split: a node may be a descendant of an earlier one."""
         if len(splits):
             self._reserve(splits)
-            self._partition(splits)
+            assert self.rows is not None
+            self._partition(splits, self.rows)
 
     def _reserve(self, splits: Int64s) -> None:
         num_nodes = int(splits[:, messages.LEFT].max()) + 2
@@ -308,12 +354,12 @@ class NodeRows:
             ends[: len(self._ends)] = self._ends
             self._ends = ends
 
-    def _partition(self, splits: Int64s) -> None:
+    def _partition(self, splits: Int64s, rows: Binned) -> None:
         for row in splits:
             left, (begin, end) = int(row[messages.LEFT]), self._ends[row[messages.NODE]].tolist()
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
             split = Split(feature, bin, bool(row[messages.DEFAULT_LEFT]), row[messages.FIELDS :])
-            middle = begin + self._rows.partition(self._order[begin:end], split, self._spare[begin:end])
+            middle = begin + rows.partition(self._order[begin:end], split, self._spare[begin:end])
             self._ends[left : left + 2] = (begin, middle), (middle, end)
 
     def add_leaf_values(self, nodes: FinalNodes, margins: Float64s) -> None:
@@ -321,7 +367,7 @@ class NodeRows:
         leaves, order = nodes.leaves, readable(self._order)
 
         def add(ends: Int64s, values: Float64s) -> None:
-            growing_kernels.add_leaf_values(readable(ends), readable(values), order, margins)
+            kernels.add_leaf_values(readable(ends), readable(values), order, margins)
 
         if len(leaves):
             cost = LEAF_COST * len(self._order) // len(leaves)
@@ -331,20 +377,22 @@ class NodeRows:
         return np.diff(self._ends[nodes.numbers])[:, 0]
 
 
+# Bins of a node's histogram (None: all bins), and their sums, shape (bins, channels).
+Histogram = tuple[Int64s | None, Array]
+
+
 class Histograms:
-    """Builds histograms of nodes, to be sent to the servers."""
+    """Memory for histograms of nodes, to be sent to the servers."""
 
-    def __init__(self, rows: Binned, channels: int) -> None:
-        self._rows = rows
-        self._shape = int(rows.bins.first_columns[-1]), channels
-        self._scratch = Scratch(self._shape[0] if isinstance(rows, SparseRows) else 0, channels)
+    def __init__(self, bins: Bins, channels: int) -> None:
+        self.shape = int(bins.first_columns[-1]), channels
 
-    def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
-        """Return bins, ascending (None: all bins), and the sums of these rows in them, shape (n, channels)."""
-        if isinstance(self._rows, SparseRows):
-            return self._rows.histogram(order, pairs, self._scratch)
-        out = np.zeros(self._shape, np.int64)
-        self._rows.add_histogram(order, pairs, out)
+    @cached_property
+    def scratch(self) -> Scratch:
+        return Scratch(*self.shape)
+
+    def compact(self, out: Array) -> Histogram:
+        """Return the filled bins of a histogram of dense rows, and their sums, if that is smaller."""
         if out.nbytes <= SMALL_BYTES:
             return None, out
         bins = np.flatnonzero(out[:, 0])

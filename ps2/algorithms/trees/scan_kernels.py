@@ -228,31 +228,40 @@ def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
 
 
 @inline
+def sums_of_side(h: int, g: int, n: int, side: int, missing: int, sums: Array) -> tuple[int, int, int]:
+    """Return the sums of the left bins; with side 1, the bin of missing values, at position ``missing``, is one."""
+    if side == 1:
+        return h + sums[missing, HESSIAN], g + sums[missing, GRADIENT], n + sums[missing, THIRD]
+    return h, g, n
+
+
+@inline
 def scan(
     flags: int,
     count: int,
     missing: int,
     sums: Array,
-    order: Int64s,
     total: Int64s,
     bound: Float64s,
     rules: Rules,
+    node_score: float,
     min_gain: float,
 ) -> BinSplit:
-    """Return the best split by a feature; missing: the position of the missing values' bin; ``count``: it is empty."""
+    """Return the best split by a numeric feature.
+
+    Args:
+        missing: the position of the missing values' bin; ``count``: it is empty.
+        node_score: the score of the node.
+    """
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
-    node_score = score_of_sums(total[HESSIAN], total[GRADIENT], bound, rules)
     sum_h, sum_g, sum_n = 0, 0, 0
     best, last_position, missing_left, min_score = min_gain, -1, 0, _slightly_below(min_gain + node_score)
     for i in range(missing):
-        sum_h += sums[order[i], HESSIAN]
-        sum_g += sums[order[i], GRADIENT]
-        sum_n += sums[order[i], THIRD]
+        sum_h += sums[i, HESSIAN]
+        sum_g += sums[i, GRADIENT]
+        sum_n += sums[i, THIRD]
         for side in range(1 if missing == count else 2):
-            h_left, g_left, n_left = sum_h, sum_g, sum_n
-            if side == 1:
-                h_left, g_left = h_left + sums[missing, HESSIAN], g_left + sums[missing, GRADIENT]
-                n_left += sums[missing, THIRD]
+            h_left, g_left, n_left = sums_of_side(sum_h, sum_g, sum_n, side, missing, sums)
             h_right, g_right, n_right = total[HESSIAN] - h_left, total[GRADIENT] - g_left, total[THIRD] - n_left
             if h_right <= 0 or min(h_left * h_unit, h_right * h_unit) < min_h or min(n_left, n_right) < rules.min_third:
                 continue
@@ -268,6 +277,66 @@ def scan(
             if gain > best:
                 best, last_position, missing_left, min_score = gain, i, side, _slightly_below(gain + node_score)
     return BinSplit(best, last_position, missing_left)
+
+
+class Prefixes(NamedTuple):
+    """The sums of a feature's bins up to each bin, in integer units."""
+
+    hessians: Float64s
+    gradients: Float64s
+    thirds: Int64s
+
+
+@inline
+def may_gain_full(
+    histogram: Array,
+    feature: Feature,
+    channels: int,
+    total: Int64s,
+    rules: Rules,
+    node_score: float,
+    min_gain: float,
+    prefixes: Prefixes,
+) -> bool:
+    """Return whether ``scan_full`` may find a split; its loops have no branches, unlike those of ``scan_full``.
+
+    It rejects only what ``scan_full`` rejects: its tolerances are much larger than rounding errors.
+    """
+    hessians, gradients, thirds = prefixes
+    min_score = _slightly_below(min_gain + node_score)
+    if min_score < MIN_PRODUCT:
+        return True
+    # Indices are unsigned: see ``growing_kernels.add_dense``.
+    one, begin, end = np.uint64(1), np.uint64(0), np.uint64(0)
+    slot, sum_h, sum_g, sum_n = np.uint64(feature.column * channels), np.int64(0), np.int64(0), np.int64(0)
+    for bin in range(np.uint64(feature.size)):
+        sum_h += np.int64(histogram[slot])
+        sum_g += np.int64(histogram[slot + one])
+        if channels == 3:
+            sum_n += np.int64(histogram[slot + one + one])
+        hessians[bin], gradients[bin], thirds[bin] = sum_h, sum_g, sum_n
+        slot += np.uint64(channels)
+        end += np.uint64(sum_h < total[HESSIAN])
+    # The splits that leave enough on both sides are those after bins ``begin`` to ``end - 1``.
+    min_h, total_h = _slightly_below(rules.min_hessian) / rules.hessian_unit, np.float64(total[HESSIAN])
+    while begin < end and (hessians[begin] < max(min_h, 1.0) or thirds[begin] < rules.min_third):
+        begin += one
+    max_h, max_n = total_h - min_h + 1e-9 * total_h, total[THIRD] - rules.min_third
+    while begin < end and (hessians[end - one] > max_h or thirds[end - one] > max_n):
+        end -= one
+    if begin == end:
+        return False
+    if total_h - hessians[end - one] < 1e-6 * total_h:
+        return True  # a difference of floats is not exact enough
+    reg_lambda, total_g = rules.reg_lambda / rules.hessian_unit, np.float64(total[GRADIENT])
+    min_score *= rules.hessian_unit / rules.gradient_unit / rules.gradient_unit
+    count = 0
+    for bin in range(begin, end):
+        g_left, g_right = gradients[bin], total_g - gradients[bin]
+        h_left, h_right = hessians[bin] + reg_lambda, total_h - hessians[bin] + reg_lambda
+        # See ``_scores_below``.
+        count += g_left * g_left * h_right + g_right * g_right * h_left >= min_score * (h_left * h_right)
+    return count > 0
 
 
 @inline

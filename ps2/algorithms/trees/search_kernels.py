@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,11 @@ from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
     BinSplit,
     Feature,
+    Prefixes,
     Rules,
     collect,
     may_gain,
-    order_bins,
+    may_gain_full,
     scan,
     scan_full,
     score_of_sums,
@@ -67,6 +68,12 @@ def is_sampled(feature: int, num_features: int, num_sampled: int, key: int) -> b
     return bool(permuted(feature, num_features, key) < num_sampled)
 
 
+@inline
+def node_keys(tree_key: int, heap_indices: Any) -> Any:
+    """Return the key, or an array of keys, by which nodes of a tree sample features."""
+    return np.int64(scrambled(np.uint64(tree_key) + GOLDEN * np.uint64(heap_indices)) >> np.uint64(1))
+
+
 class OpenNodes(NamedTuple):
     """Nodes whose best splits are searched.
 
@@ -100,12 +107,19 @@ class Splits(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for one feature: its filled bins, their sums and order, and the ratios by which categories are sorted."""
+    """Memory for one feature.
+
+    Attributes:
+        bins, sums, order: its filled bins, their sums and order.
+        ratios: the ratios by which categories are sorted.
+        prefixes: see ``may_gain_full``.
+    """
 
     bins: Int64s
     sums: Int64s
     order: Int64s
     ratios: Float64s
+    prefixes: Prefixes
 
 
 @kernel
@@ -142,8 +156,13 @@ def search(
 
 @inline
 def scratch_of(channels: int) -> Scratch:
-    bins, sums = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, channels), np.int64)
-    return Scratch(bins, sums, np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS))
+    bins, sums, order = (
+        np.empty(MAX_BINS, np.int64),
+        np.empty((MAX_BINS, channels), np.int64),
+        np.empty(MAX_BINS, np.int64),
+    )
+    prefixes = Prefixes(np.empty(MAX_BINS), np.empty(MAX_BINS), np.empty(MAX_BINS, np.int64))
+    return Scratch(bins, sums, order, np.empty(MAX_BINS), prefixes)
 
 
 @inline
@@ -185,10 +204,12 @@ def search_node(
         if is_allowed and (num_sampled == 0 or is_sampled(feature.number, num_features, num_sampled, nodes.keys[node])):
             last_bin = (feature.column + feature.size - 1) * channels
             if is_full and not (feature.flags & CATEGORICAL or (feature.flags & HAS_MISSING and histogram[last_bin])):
-                split = scan_full(histogram, feature, channels, total, bound, rules, node_score, best.gains[node])
-                if split.last_position >= 0:
-                    best.gains[node] = split.gain
-                    _set_full(node, feature, channels, split.last_position, histogram, total, best)
+                sums = histogram, feature, channels, total
+                if may_gain_full(*sums, rules, node_score, best.gains[node], scratch.prefixes):
+                    split = scan_full(*sums, bound, rules, node_score, best.gains[node])
+                    if split.last_position >= 0:
+                        best.gains[node] = split.gain
+                        _set_full(node, feature, channels, split.last_position, histogram, total, best)
             else:
                 _search_bins(histogram, feature, channels, node, total, bound, rules, node_score, scratch, best)
         column = feature.column + feature.size
@@ -218,12 +239,14 @@ def _search_bins(
     if feature.flags & CATEGORICAL:
         is_one_hot = feature.size - (1 if feature.flags & HAS_MISSING else 0) <= rules.categories.one_hot
         split = scan_categories(
-            is_one_hot, count, missing, sums, order, scratch.ratios, total, bound, rules, best.gains[node]
+            is_one_hot, count, missing, sums, order, scratch.ratios, total, bound, rules, node_score, best.gains[node]
         )
     else:
-        order_bins(feature.flags, missing, scratch.ratios, order)
-        split = scan(feature.flags, count, missing, sums, order, total, bound, rules, best.gains[node])
+        split = scan(feature.flags, count, missing, sums, total, bound, rules, node_score, best.gains[node])
     if split.last_position >= 0:
+        if not feature.flags & CATEGORICAL:
+            for i in range(split.last_position + 1):
+                order[i] = i
         best.gains[node] = split.gain
         sum_left(node, missing, split, scratch, best)
         is_heavy = best.left_sums[node, HESSIAN] >= total[HESSIAN] - best.left_sums[node, HESSIAN]

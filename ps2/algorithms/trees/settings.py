@@ -11,6 +11,7 @@ from ps2.algorithms.frame.shared_settings import (
     FeatureSettings,
     LabelSettings,
     ProbabilitySettings,
+    SpillSettings,
     ViaSettings,
     WeightSettings,
 )
@@ -41,6 +42,8 @@ _VALUES_BY_LIBRARY: Mapping[str, tuple[Any, ...]] = {
     "minChildWeight": (0.0, 1.0, 1e-3, 0.0),
     "minInstancesPerNode": (1, 1, 20, 1),
     "subsamplingRate": (1.0, 1.0, 1.0, 0.8),
+    # In place of CatBoost's noise in the gains of splits, and of its trees' one split for each level (decision 104).
+    "featureSubsetStrategy": ("all", "all", "all", "0.25"),
     "lambdarankNumPairPerSample": (32, 32, 30, 32),
 }
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -152,7 +155,7 @@ class ClassTreeSettings(TreeSettings, ProbabilitySettings):
     getPruneTree = getter(pruneTree)
 
 
-class EnsembleSettings(TreeSettings, ViaSettings):
+class EnsembleSettings(TreeSettings, ViaSettings, SpillSettings):
     """The parameters of boosted trees and random forests."""
 
     supportedFeatureSubsetStrategies: ClassVar[list[str]] = list(STRATEGIES)
@@ -218,7 +221,8 @@ class BoostingSettings(CategorySettings, SamplingSettings, EnsembleSettings):
     )
     baseScore: Setting[float | None] = param(
         None,
-        "the prediction before the first tree (two classes: the probability of class 1); not set: the mean label",
+        "the prediction before the first tree (two classes: the probability of class 1); not set: the mean label (two "
+        "classes with defaults='pyspark': 0.5)",
         type=float,
         option=None,
     )
@@ -291,8 +295,8 @@ class BoostingSettings(CategorySettings, SamplingSettings, EnsembleSettings):
     defaults: Setting[str] = param(
         "pyspark",
         "the library, pyspark, xgboost, lightgbm or catboost, whose defaults apply to params that are not set "
-        f"({', '.join(_VALUES_BY_LIBRARY)}), and whose rules apply to the first tree, the minimum gain and the largest "
-        "leaf value; catboost: without stepSize, its formula for rows and trees",
+        f"({', '.join(_VALUES_BY_LIBRARY)}), and whose rules apply to the first tree, the minimum gain, the largest "
+        "leaf value and the hessians of two classes; catboost: without stepSize, its formula for rows and trees",
         one_of=LIBRARIES,
     )
     impurity: Setting[str] = param("variance", "no effect: gradients and hessians choose the splits", option=None)
@@ -360,7 +364,7 @@ class GBTRankerSettings(BoostingSettings):
         32,
         "the number of top rows of a ranking that are paired with all rows below them (LightGBM's truncation level)",
         at_least=1,
-        option=None,
+        option="pairs",
     )
 
     getGroupCol, setGroupCol = getter(groupCol), setter(groupCol)

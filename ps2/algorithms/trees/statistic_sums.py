@@ -21,13 +21,14 @@ from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.algorithms.trees.rows import with_all_columns
 from ps2.algorithms.trees.target_statistics import StatisticColumns, StatisticTable, append_columns
 from ps2.algorithms.trees.tree import Absent
-from ps2.array_types import Int64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows, rewrite, row_fields
 from ps2.splitmix import GOLDEN, scrambled
 
-FOLDS = 20
+FOLDS = 5
 # Stands for a worker's rank in the keys of ``StatisticSums.copies``.
 ALL_WORKERS = 1 << 32
 NO_KEYS = np.empty(0, np.int64)
@@ -78,16 +79,19 @@ class StatisticSums:
     def free(self) -> None:
         free_all([*self.sums, *self.fold_sums, self.copies])
 
-    def do(self, task: StatisticTask, rows: LocalRows, ids: Int64s, rank: int) -> None:
+    def do(self, task: StatisticTask, rows: KeptRows, ids: Int64s, rank: int) -> None:
         """Do a task with a worker's training rows; ids: see ``row_ids``; rank: the worker's."""
         if isinstance(task, CountCopies):
             unique_ids, counts = np.unique(_copy_ids(rows, ids), return_counts=True)
             for number in (ALL_WORKERS, rank):
                 self.copies.add(counts, _mixed(unique_ids, number))
         else:
-            self._add(rows, self._folds(rows, ids, rank))
+            folds, begin = self._folds(rows, ids, rank), 0
+            for block in rows.blocks():
+                self._add(block, folds[begin : begin + len(block)])
+                begin += len(block)
 
-    def _folds(self, rows: LocalRows, ids: Int64s, rank: int) -> UInt64s:
+    def _folds(self, rows: KeptRows, ids: Int64s, rank: int) -> UInt64s:
         """Return the fold of each training row, from the row's content and the number of its copy."""
         unique_ids, index, counts = np.unique(_copy_ids(rows, ids), return_inverse=True, return_counts=True)
         shared = np.flatnonzero(self.copies.pull(_mixed(unique_ids, ALL_WORKERS)) > counts)
@@ -109,12 +113,14 @@ class StatisticSums:
                     sums = np.bincount(index, target, len(unique_keys))  # exact: integers below 2**53
                     vector.add(sums.astype(np.int64), unique_keys)
 
-    def training_rows(self, rows: LocalRows, ids: Int64s, rank: int) -> LocalRows:
+    def training_rows(self, rows: KeptRows, ids: Int64s, rank: int) -> KeptRows:
         """Return training rows with their statistics, after all workers have added their rows."""
+        folds, priors = self._folds(rows, ids, rank), self._table(NO_KEYS).priors
+        return rewrite(rows, lambda block, where: self._training_block(block, folds[where], priors))
+
+    def _training_block(self, rows: LocalRows, folds: UInt64s, priors: Float64s) -> LocalRows:
         columns, statistics, counts = self.columns, list[Array](), list[Array]()
-        all_keys, folds = self._keys(rows), self._folds(rows, ids, rank)
-        priors = self._table(NO_KEYS).priors
-        for combination, keys in zip(columns.combinations[:-1], all_keys, strict=False):
+        for combination, keys in zip(columns.combinations[:-1], self._keys(rows), strict=False):
             totals, own = self._pulled(self.sums, keys), self._pulled(self.fold_sums, _mixed(keys, folds))
             others = totals - own
             statistics.append(columns.means(others[1:], others[0], priors))
@@ -122,11 +128,15 @@ class StatisticSums:
                 counts.append(totals[:1].astype(np.float64))
         return self._appended(rows, np.concatenate([*statistics, *counts]).T)
 
-    def new_rows(self, rows: LocalRows) -> LocalRows:
+    def new_rows(self, rows: KeptRows) -> KeptRows:
         """Return held-out rows with their statistics."""
-        table, x = self._table(np.concatenate(self._keys(rows))), with_all_columns(rows, self.columns.features)
-        extra = table.with_columns(x, self._missing)[:, self.columns.features :]
-        return self._appended(rows, extra.toarray())
+
+        def append(block: LocalRows, where: slice) -> LocalRows:
+            table, x = self._table(np.concatenate(self._keys(block))), with_all_columns(block, self.columns.features)
+            extra = table.with_columns(x, self._missing)[:, self.columns.features :]
+            return self._appended(block, extra.toarray())
+
+        return rewrite(rows, append)
 
     def table(self) -> StatisticTable:
         """Return the sums of all training rows."""
@@ -164,10 +174,10 @@ def _mixed(keys: Int64s, numbers: UInt64s | int) -> Int64s:
     return (scrambled(state) >> np.uint64(1)).view(np.int64)
 
 
-def _copy_ids(rows: LocalRows, ids: Int64s) -> Int64s:
+def _copy_ids(rows: KeptRows, ids: Int64s) -> Int64s:
     """Return ids that are equal for rows that are equal in everything that trees depend on."""
     state = ids.view(np.uint64)
-    for values in (rows.weights, rows.margins, rows.groups):
+    for values in row_fields(rows, "weights", "margins", "groups"):
         if values is not None:
             state = scrambled(state + values.view(np.uint64))
     return state.view(np.int64)

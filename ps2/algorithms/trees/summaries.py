@@ -120,7 +120,10 @@ class RankingSummary(Summary):
         with plain_job_errors():
             ordered = shuffled_in_order(with_python(ranked), "g")
             partition_rows = ordered.mapInArrow(sum_partition, "total double, groups double").collect()
-        return float(sum(row["total"] for row in partition_rows) / sum(row["groups"] for row in partition_rows))
+        groups = sum(row["groups"] for row in partition_rows)
+        if not groups:
+            raise InputError("expected rows to evaluate, got none")
+        return float(sum(row["total"] for row in partition_rows) / groups)
 
 
 class RankingTrainingSummary(TrainingSummary, RankingSummary):

@@ -25,7 +25,7 @@ from ps2.algorithms.trees.layout import (
     set_left_bins,
 )
 from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, leaf_value_of_sums, may_split
-from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, search_node
+from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, node_keys, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 
@@ -186,6 +186,8 @@ class BoostedSearch(NamedTuple):
         pairs: the integer hessian and gradient of each row, and the third channel if there is one.
         layout: the layout row (``layout.layout_of``).
         constraints: the monotone constraint of each feature, -1, 0 or 1; empty: all are 0.
+        tree_key, keys, num_sampled: the random key of the tree, memory for those of nodes, and the number of features
+            that each node samples; 0: nodes use all features.
     """
 
     pairs: Array
@@ -195,6 +197,9 @@ class BoostedSearch(NamedTuple):
     rules: Rules
     limits: Limits
     scratch: Scratch
+    tree_key: int
+    keys: Int64s
+    num_sampled: int
 
 
 @kernel
@@ -224,18 +229,18 @@ def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, t
     large = 2 * left + 1 - small
     is_small_open = may_split(nodes.heap_indices[small], nodes.totals[small], max_depth, search.rules)
     is_large_open = may_split(nodes.heap_indices[large], nodes.totals[large], max_depth, search.rules)
-    if is_small_open or is_large_open:
+    if is_small_open:
         _build(small, search, tree)
-    if is_large_open:
+    if not is_large_open:
+        _release(parent, histograms)
+    elif is_small_open:
         slots[large] = parent
         parent_sums, child_sums = histograms.flat[parent], histograms.flat[slots[small]]
         for i in range(len(parent_sums)):
             parent_sums[i] -= child_sums[i]
     else:
-        _release(parent, histograms)
-    if is_large_open and not is_small_open:
-        _release(slots[small], histograms)
-        slots[small] = -1
+        slots[large] = parent
+        _add_rows(small, -1, histograms.sums[parent], search, tree)
     for child in (left, left + 1):
         if slots[child] >= 0:
             _search(child, search, tree)
@@ -244,21 +249,28 @@ def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, t
 @inline
 def _build(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
     """Assign a free histogram to a node, and add the node's rows to it."""
-    histograms, pairs, rows, ends = search.histograms, search.pairs, tree.rows, tree.nodes.ends
+    histograms = search.histograms
     slot = histograms.free[histograms.num_used[0]]
     histograms.slots[node] = slot
     histograms.num_used[0] += 1
-    out, node_rows = histograms.sums[slot], tree.order[ends[node, 0] : ends[node, 1]]
-    out[:] = 0
+    histograms.flat[slot] = 0
+    _add_rows(node, 1, histograms.sums[slot], search, tree)
+
+
+@inline
+def _add_rows(node: int, sign: int, out: Array, search: BoostedSearch, tree: GrowingTree) -> None:
+    """Add a node's rows to a histogram; sign -1: subtract them."""
+    pairs, rows, ends = search.pairs, tree.rows, tree.nodes.ends
+    node_rows = tree.order[ends[node, 0] : ends[node, 1]]
     if len(rows.columns):
-        add_blocks(node_rows, rows.blocks, tree.bins.usable_first, pairs, out)
+        add_blocks(node_rows, rows.blocks, tree.bins.usable_first, pairs, sign, out)
         return
     begins, entries = rows.begins, rows.entries
     for row in node_rows:
         for position in range(begins[row], begins[row + 1]):
             column = entries[position]
             for c in range(pairs.shape[1]):
-                out[column, c] += pairs[row, c]
+                out[column, c] += sign * pairs[row, c]
 
 
 @inline
@@ -274,13 +286,13 @@ def _search(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
     best = nodes.best
     slot, columns = histograms.slots[node], histograms.sums.shape[1]
     histogram, end = histograms.flat[slot], int(tree.bins.first_columns[-1])
-    # Nodes do not sample features, so their keys are not used.
-    open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.heap_indices, np.empty((0, 0), np.int64))
+    search.keys[node] = node_keys(search.tree_key, nodes.heap_indices[node])
+    open_nodes = OpenNodes(nodes.totals, nodes.bounds, search.keys, np.empty((0, 0), np.int64))
     best.gains[node] = -np.inf
     is_full = len(tree.rows.columns) > 0
     search_node(
-        histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, open_nodes, rules, 0, 0, is_full,
-        search.scratch, best,
+        histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, open_nodes, rules,
+        len(tree.bins.num_bins), search.num_sampled, is_full, search.scratch, best,
     )  # fmt: skip
     total, left, bound = nodes.totals[node], best.left_sums[node], nodes.bounds[node]
     nodes.is_splittable[node] = gains_enough(best.gains[node], total, left, bound, rules, search.limits)

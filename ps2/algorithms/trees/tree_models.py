@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -12,15 +14,24 @@ from pyspark.ml.linalg import Vector, Vectors
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.frame.frames import feature_names
+from ps2.algorithms.frame.frames import check_frame, feature_names
 from ps2.algorithms.frame.models import FleetModel
 from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.tables import column, field
-from ps2.algorithms.trees.tree import Forest, ScoreName, Tree
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.trees.inspection import (
+    Inspected,
+    Permutations,
+    metric_names,
+    partial_dependence,
+    permutation_importance,
+)
+from ps2.algorithms.trees.tree import LEAF, Forest, ScoreName, Tree
 from ps2.algorithms.trees.tree_table import nodes_as_table
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
+from ps2.run.spark.backend_lookup import backend_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,6 +165,87 @@ class Ensemble(AnyTrees):
     def predictLeaf(self, value: Any) -> Vector:
         """Return the leaf of each tree that one row reaches, counted from the left."""
         return Vectors.dense(self._leaves(value))
+
+    def partialDependence(
+        self, dataset: DataFrame, features: Iterable[int | str] | int | str, gridPoints: int | Sequence[float] = 20
+    ) -> DataFrame:
+        """Return the partial dependence of predictions on features, one by one (Friedman, 2001).
+
+        For a value of a feature, it is the mean prediction over all rows in which the feature has this value; rows
+        count by ``weightCol``. Probabilities do not depend on ``thresholds``.
+
+        Args:
+            dataset: rows with the columns that ``transform`` needs.
+            features: indices; or names, which are those of ``featuresCols``, or of the metadata of the column.
+            gridPoints: the number of values, which are quantiles between 5% and 95%, or all values of a feature that
+                has at most this many; or the values.
+
+        Returns:
+            A DataFrame with ``feature`` (the index), ``name`` (null: unknown), ``value`` and ``prediction``, or for
+            classes ``probability`` with an array of the classes' probabilities.
+
+        Raises:
+            ConfigError: there is no such feature, or no grid point.
+            InputError: a column is missing or has another type, or there are no rows.
+        """
+        if (gridPoints if isinstance(gridPoints, int) else len(gridPoints)) < 1:
+            raise ConfigError(f"gridPoints: expected a positive number, or values, got {gridPoints!r}")
+        model = self._inspected(dataset, with_label=False)
+        return partial_dependence(dataset, model, model.find_features(features), gridPoints)
+
+    def permutationImportance(
+        self,
+        dataset: DataFrame,
+        features: Iterable[int | str] | int | str | None = None,
+        *,
+        metric: str | None = None,
+        repeats: int = 5,
+        seed: int = 0,
+        maxRows: int = 100_000,
+    ) -> DataFrame:
+        """Return how much worse a metric gets when the values of a feature are permuted among all rows (Breiman, 2001).
+
+        The permutations depend on the seed and on the rows, but not on their order or partitions.
+
+        Args:
+            dataset: labelled rows, best those that were not trained on.
+            features: indices or names, see ``partialDependence``; None: those that the trees use. All others have 0.
+            metric: "logloss", "error" or, of two classes, "auc"; "rmse" or "mae" of numbers; "ndcg" of rankings. None:
+                the first of these that applies.
+            repeats: the number of permutations of each feature.
+            seed: the seed of the permutations, and of the sample.
+            maxRows: the maximum number of rows, which each task has in memory; of more rows, a sample is used.
+
+        Returns:
+            A DataFrame with ``feature`` (the index), ``name`` (null: unknown), and the ``mean`` and the standard
+            deviation ``stddev`` of the metric's loss over the repeats. The mean is positive if the feature helps.
+
+        Raises:
+            ConfigError: there is no such feature or metric, or ``repeats`` or ``maxRows`` is not positive.
+            InputError: a column is missing or has another type, or there are no rows.
+        """
+        for name, value in (("repeats", repeats), ("maxRows", maxRows)):
+            if value < 1:
+                raise ConfigError(f"{name}: expected a number from 1 on, got {value!r}")
+        model = self._inspected(dataset, with_label=True)
+        metrics = metric_names(model.head.classes, model.columns.group is not None)
+        if metric not in (None, *metrics):
+            raise ConfigError(f"metric: expected one of {', '.join(metrics)}, got {metric!r}")
+        used = sorted({int(f) for tree in self._predictor.forest.trees for f in tree.feature if f != LEAF})
+        numbers = used if features is None else model.find_features(features)
+        return permutation_importance(
+            dataset, model, numbers, Permutations(metric or metrics[0], repeats, seed, maxRows)
+        )
+
+    def _inspected(self, dataset: DataFrame, with_label: bool) -> Inspected:
+        check_frame(dataset)
+        columns = ColumnNames(self._features, None, self._weight_column, margin=self._margin_column)
+        if with_label:
+            group = self.getOrDefault("groupCol") if self.hasParam("groupCol") else None
+            columns = replace(columns, label=self.getOrDefault("labelCol"), group=group)
+        absent = 0.0 if self._forest.absent == "zero" else math.nan
+        names, load_fitted = self._feature_names(dataset), self._share(backend_of(dataset))
+        return Inspected(columns, load_fitted, self._head(), self.numFeatures, names, absent)
 
     def plotImportances(self, path: PlotPath = None, most: int = 20, *, ax: Axes | None = None) -> Axes:
         """Draw the importances of the most important features, as bars.

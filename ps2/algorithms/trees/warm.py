@@ -30,6 +30,7 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.ranking import RowGroups
+from ps2.algorithms.trees.row_blocks import NO_COLUMNS, RowWiseRows
 from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split, rounded_weights, row_ids, sample_rows
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.settings import BoostingSettings, ForestSettings
@@ -69,9 +70,9 @@ def warm() -> None:
     _warm_growing()
     warm_forests()
     for min_rows in (1, 2):
-        for num_sampled in (0, 1):  # the compiled engine; the engine in steps
+        for level_features in (0, 1):  # the compiled engine; the engine in steps
             settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=min_rows)
-            grow_in_process(BoostingPlan(settings=settings, node_features=num_sampled))
+            grow_in_process(BoostingPlan(settings=settings, level_features=level_features))
 
 
 def _bins() -> Bins:
@@ -118,6 +119,8 @@ def _warm_growing() -> None:
             dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
             dense.add_histogram(ORDER, pairs_of_row, np.zeros((2, channels), np.int64))
             dense.partition(ORDER.copy(), split, ORDER.copy())
+            row_wise = RowWiseRows(_bins(), NO_COLUMNS, row_wise=readable(np.zeros((1, 2, 2), unsigned)))
+            row_wise.partition(ORDER.copy(), split, ORDER.copy())
         sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
         sparse.histogram(ORDER, pairs_of_row, Scratch(2, channels))
         sparse.partition(ORDER.copy(), split, ORDER.copy())
@@ -141,7 +144,7 @@ def warm_whole_trees() -> None:
         tree_rows=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_ends=lambda ends: None),
         channel_values=np.zeros((1, 2), np.int64),
     )
-    CompiledGrower(problem, plan, rows).grow(boosted_rows, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
+    CompiledGrower(problem, plan, rows).grow(boosted_rows, 0, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 
 
 def _warm_ranking() -> None:
@@ -172,7 +175,8 @@ def warm_whole_forest_trees() -> None:
     bins = _bins()
     dense, sums = DenseRows(bins, np.zeros((1, 1), np.uint8)), np.ones(CLASSIFICATION.channels, np.int64)
     rows: Any = SimpleNamespace(
-        sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), sums),
+        sample=lambda tree: np.ones(1, np.uint8),
+        totals=lambda order, draws, rules: sums,
         integer_pairs=readable(np.zeros((1, 2), np.int64)),
         arrays=kernel_rows(dense, has_blocks=False),
     )
@@ -201,8 +205,10 @@ def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tupl
 def _build_histogram(rows: LocalRows, plan: ForestPlan) -> None:
     bins, forest_rows, scales, problem = _prepared(rows, plan)
     rules = plan.rules(scales)
-    order, draws, _ = forest_rows.sample(0, rules)
-    NodeHistograms(plan, rules, bin_columns(bins, problem.absent), forest_rows).of(readable(order), draws, 1, 1, 0)
+    draws = forest_rows.sample(0)
+    order = np.flatnonzero(draws).astype(np.int32)
+    histograms = NodeHistograms(plan, rules, bin_columns(bins, problem.absent))
+    histograms.of(readable(order), draws, (1, 1, 0), forest_rows.arrays, readable(forest_rows.integer_pairs))
 
 
 if __name__ == "__main__":

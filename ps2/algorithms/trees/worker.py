@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.frame.program import Task
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows, UnbinnedRows
 from ps2.algorithms.trees.cut_points import FeatureColumns
@@ -27,22 +25,21 @@ from ps2.algorithms.trees.driver_messages import (
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles, RowsByFeature
-from ps2.algorithms.trees.rows import Histograms, rows_with_weight
+from ps2.algorithms.trees.row_blocks import build_histograms
+from ps2.algorithms.trees.rows import Histogram, Histograms, rows_with_weight
 from ps2.algorithms.trees.statistic_sums import StatisticSums, StatisticTask
+from ps2.algorithms.trees.tree import Tree
 from ps2.algorithms.trees.tree_matrices import add_histograms, read_bins
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
-from ps2.data.rows import LocalRows
-
-# Bins of a node's histogram (None: all bins), and their sums, shape (bins, channels).
-Histogram = tuple[Int64s | None, npt.NDArray[Any]]
+from ps2.data.spilled_rows import KeptRows
 
 
 class CutPointWork:
     """Does a worker's tasks in the clocks that find cut points."""
 
-    def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
+    def __init__(self, quantiles: Quantiles, rows: KeptRows) -> None:
         self._quantiles, self._rows = quantiles, rows
         self._by_feature: RowsByFeature | None = None
         self._used = rows
@@ -65,14 +62,14 @@ class CutPointWork:
             return
         if self._by_feature is None:
             self._used = self._quantiles.without_rare_features(self._rows)
-            self._by_feature = RowsByFeature.of(self._quantiles, self._used)
+            self._by_feature = RowsByFeature.make(self._quantiles, self._used)
         self._by_feature.do(task)
 
 
 class FleetWorker(ABC):
     """Base class of the workers of boosted trees and of random forests."""
 
-    def __init__(self, problem: TreeProblem, quantiles: Quantiles, rows: Callable[[], LocalRows]) -> None:
+    def __init__(self, problem: TreeProblem, quantiles: Quantiles, rows: Callable[[], KeptRows]) -> None:
         self._problem, self._quantiles, self._training_rows = problem, quantiles, rows
         self._cut_points: CutPointWork | None = None
 
@@ -119,7 +116,7 @@ class TreeWorker(FleetWorker):
         quantiles: Quantiles,
         statistics: StatisticSums | None,
         leaf_quantiles: LeafQuantiles | None,
-        reading: Reading,
+        reading: Reading | SpillableReading,
     ) -> None:
         rows = rows_with_weight(reading.training)
         super().__init__(problem, quantiles, lambda: self._unbinned.training)
@@ -134,11 +131,8 @@ class TreeWorker(FleetWorker):
 
     def _do(self, task: GrowTask | StatisticTask) -> dict[str, Any]:
         if isinstance(task, AddResiduals):
-            moved_rows = self._move(task)
-            assert moved_rows.tree_rows is not None
             assert self._leaf_quantiles is not None
-            leaves = [moved_rows.tree_rows.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
-            self._leaf_quantiles.add(leaves, moved_rows.residuals, moved_rows.training.weights, task.cells)
+            self._leaf_quantiles.add(self._move(task).leaf_rows(task.nodes.leaves), task.cells)
             return {}
         if isinstance(task, StatisticTask):
             self._unbinned.do(task)
@@ -148,8 +142,8 @@ class TreeWorker(FleetWorker):
         assert rows is not None
         histograms: list[Histogram | None] = []
         if rows.tree_rows is not None:
-            for order in map(rows.tree_rows.rows_of, task.opened[:, NODE].tolist()):
-                histograms.append(self._histograms.of(order, rows.channel_values) if len(order) else None)
+            nodes = task.opened[:, NODE].tolist()
+            histograms = build_histograms(self._histograms, rows.tree_rows, nodes, rows.channel_values)
         self._sent_bytes += self._add_histograms(task.opened, histograms)
         return report
 
@@ -167,7 +161,8 @@ class TreeWorker(FleetWorker):
             bins, columns = self._open_matrices(task)
             rows = self._unbinned.training, self._unbinned.held_out
             self._rows = BoostedRows(self._problem, self._plan, bins, rows, columns, self._unbinned.ids)
-            self._histograms = Histograms(self._rows.training.rows, self._plan.channels)
+            self._histograms = Histograms(bins, self._plan.channels)
+            self._unbinned.forget_statistics()
         for moving_rows, _ in self._rows.moving_rows:
             moving_rows.partition(task.splits)
         return self._rows
@@ -181,10 +176,9 @@ class TreeWorker(FleetWorker):
             rows.end(nodes)
         if isinstance(task, SumGradients) or (isinstance(task, PlantTrees) and task.begins_round):
             sent_bytes, self._sent_bytes = self._sent_bytes, 0
-            report |= {**rows.compute_gradients(), "bytes": sent_bytes}
+            last_trees = [Tree(*data) for data in task.last_trees] if isinstance(task, SumGradients) else ()
+            report |= {**rows.compute_gradients(last_trees), "bytes": sent_bytes}
         if isinstance(task, PlantTrees):
             h_scale, g_scale = task.scales
             report["totals"] = rows.plant(task.first, (h_scale, g_scale), task.top)
-            if self._plan.tree_features:
-                self._histograms = Histograms(rows.histogram_rows, self._plan.channels)
         return report

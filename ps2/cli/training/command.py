@@ -168,6 +168,16 @@ class TrainingCommand(ABC, Generic[D]):
 
     # All commands share the following methods.
 
+    def list_of(self, option: str) -> tuple[str, ...]:
+        """Return the names in an option's list; ``option`` is the option's name without dashes."""
+        from ps2.algorithms.text.clicks import names_in
+
+        text = getattr(self, option)
+        try:
+            return () if text is None else names_in(text)
+        except ConfigError as error:
+            raise ConfigError(f"--{option}: {error}") from error
+
     @property
     def training(self) -> str:
         """The name of the Spark application, and of the training in checkpoints."""

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from ps2.algorithms.deep.settings import ClickSettings
+from ps2.algorithms.deep.settings import (
+    AttentionSettings,
+    ClickSettings,
+    CompressedSettings,
+    CrossSettings,
+    HistorySettings,
+)
 from ps2.algorithms.frame.settings import settings_of
 from ps2.algorithms.online.settings import OnlineFactorSettings, OnlineSettings
 from ps2.cli.output import print_table
 from ps2.cli.training import printed
 from ps2.cli.training.command import TrainAndTest, TrainingCommand, Variant
+from ps2.cli.training.options import HELD_OUT_COLUMN, HELD_OUT_OPTION
 from ps2.errors import ConfigError
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.clicks import ClickColumns, FormatName
 
-DEEP = ("deepfm", "wide-deep")
+DEEP = {
+    "deepfm": Variant("DeepFM", ClickSettings),
+    "wide-deep": Variant("WideAndDeep", ClickSettings),
+    "dcn": Variant("DCNv2", CrossSettings),
+    "xdeepfm": Variant("XDeepFM", CompressedSettings),
+    "autoint": Variant("AutoInt", AttentionSettings),
+    "din": Variant("DIN", HistorySettings),
+}
 VARIANTS = {
     "lr": Variant("OnlineLogisticRegression", OnlineSettings),
     "fm": Variant("OnlineFM", OnlineFactorSettings),
-    "deepfm": Variant("DeepFM", ClickSettings),
-    "wide-deep": Variant("WideAndDeep", ClickSettings),
+    **DEEP,
 }
 # Params whose options have no default: the models have different defaults. Only the seed has one.
 UNSET = {name for variant in VARIANTS.values() for name in settings_of(variant.settings)} - {"seed"}
 # The params whose options have the range x>=1 in the help.
-COUNTS = ("maxIter", "batchSize", "factorSize", "admitAfter", "maxKeys")
+COUNTS = (
+    *("maxIter", "batchSize", "factorSize", "admitAfter", "maxKeys"),
+    *("crossLayers", "interactingLayers", "numHeads", "headSize"),
+)
 
 
 class CTRCommand(TrainingCommand[TrainAndTest]):
@@ -42,9 +59,14 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
     categories: str | None
     numbers: str | None
     buckets: str | None
+    bounds: tuple[str, ...]
     crosses: str | None
+    histories: str | None
     model: str
+    held_out: float | None
+    initial_model: str | None
     export: str | None
+    other_names: ClassVar = {"validationIndicatorCol": "--held-out"}
     name, choice, variants, defaults = "ctr", "model", VARIANTS, dict.fromkeys(UNSET)
     file_text = "Values of categories become keys by hashing, so there is no vocabulary. Labels are 0 and 1."
     file_options = (
@@ -61,24 +83,44 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         click.option("--categories", metavar="LIST", help="Columns of categories, such as site,ad or c1..c26 or 'c*'."),
         click.option("--numbers", metavar="LIST", help="Columns of numbers that are the values of features."),
         click.option("--buckets", metavar="LIST", help="Columns of numbers; their logarithmic intervals become keys."),
+        click.option(
+            "--bounds",
+            multiple=True,
+            metavar="NAME=LIST",
+            help="Bounds of the intervals of a column of --buckets, such as age=18,30,50; can be repeated.",
+        ),
         click.option("--crosses", metavar="LIST", help="Columns whose combined values are keys: site:ad,user:ad."),
     )
     last_options = (
+        click.option(
+            "--histories",
+            metavar="LIST",
+            help="Columns of lists, and the columns of their candidates, as clicked:item (din). In text files, spaces "
+            "separate the values of a list.",
+        ),
         click.option(
             "--model",
             type=click.Choice([*VARIANTS]),
             default="lr",
             show_default=True,
-            help="Logistic regression, a factorization machine, DeepFM, or Wide & Deep.",
+            help="Logistic regression, a factorization machine, DeepFM, Wide & Deep, DCN V2, xDeepFM, AutoInt, or DIN.",
+        ),
+        HELD_OUT_OPTION,
+        click.option(
+            "--initial-model",
+            metavar="DIR",
+            help="Begin with the model of an earlier command, of the same --model and sizes; new keys are added.",
         ),
         click.option("--export", metavar="DIR", help="Also write the weights for ps2 serve and ps2.serving.Scorer."),
     )
     examples = """
     --input clicks.csv --categories site,ad,user --buckets price --output model
+    --input clicks.csv --categories 'site,hour(time),weekday(time)' --buckets age --bounds age=18,30,50 --output model
     --input train.tsv.gz --columns label,i1..i13,c1..c26 --categories 'c*' --buckets 'i*' --output model
-    --input days/ --categories 'c*' --model deepfm --rank 16 --hidden 128,64 --epochs 3 --output model
+    --input days/ --categories 'c*' --model deepfm --rank 16 --epochs 20 --held-out 0.1 --output model
     --input clicks.csv --categories site,ad --crosses site:ad --export serving/clicks --output model
     --input clicks.csv --categories site,ad --crosses site:ad --model wide-deep --plots plots --output model
+    --input days/2 --categories 'c*' --initial-model models/1 --output models/2   the next day
     --input days/ --categories 'c*' --model deepfm --restore /shared/checkpoints --output model   continue
     """
     usage = """
@@ -102,13 +144,22 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         return self.model in DEEP
 
     def make_estimator(self) -> Any:
+        if self.initial_model is not None and self.run.restore is not None:
+            raise ConfigError("--restore: expected no --initial-model, because the checkpoint contains the model")
         for option, value in (("--restore", self.run.restore), ("--plots", self.run.plots)):
             if value is not None and not self.is_deep:
                 raise ConfigError(f"{option}: expected --model {' or '.join(DEEP)}, got {self.model}")
-        return self.new_estimator()
+        if (self.histories is None) == (self.model == "din"):
+            raise ConfigError(f"--histories: expected with --model din and no other, got --model {self.model}")
+        if "patience" in self.params and self.held_out is None:
+            raise ConfigError("--patience needs --held-out")
+        return self.new_estimator(**({} if self.held_out is None else {"validationIndicatorCol": HELD_OUT_COLUMN}))
 
     def check_files(self) -> None:
         super().check_files()
+        path = self.initial_model
+        if path is not None and "://" not in path and not os.path.isdir(path):
+            raise ConfigError(f"--initial-model: expected the folder of a model, got {path}")
         self.click_columns()
         for path in filter(None, self.paths):
             self.format_of(path)
@@ -124,17 +175,12 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         for cross in lists[3]:
             if cross.count(":") < 1 or not all(cross.split(":")):
                 raise ConfigError(f"--crosses: expected columns such as {suggested_cross(cross)}, got {cross!r}")
-        return ClickColumns(self.label, self.weight, *lists)
-
-    def list_of(self, option: str) -> tuple[str, ...]:
-        """Return the names in an option's list; ``option`` is the option's name without dashes."""
-        from ps2.algorithms.text.clicks import names_in
-
-        text = getattr(self, option)
-        try:
-            return () if text is None else names_in(text)
-        except ConfigError as error:
-            raise ConfigError(f"--{option}: {error}") from error
+        histories = self.list_of("histories")
+        for pair in histories:
+            if pair.count(":") != 1 or not all(pair.split(":")):
+                raise ConfigError(f"--histories: expected columns such as clicked:item, got {pair!r}")
+        categories, numbers, buckets, crosses = lists
+        return ClickColumns(self.label, self.weight, categories, numbers, buckets, crosses, histories)
 
     def format_of(self, path: str) -> FormatName:
         """Return the format of a file; raise ConfigError if neither --format nor the file's suffix determines it."""
@@ -144,6 +190,19 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         if form == "parquet" and self.columns is not None:
             raise ConfigError(f"--columns: expected CSV or TSV files, got Parquet, which contains the names: {path}")
         return form
+
+    def bucket_columns(self, names: Sequence[str]) -> dict[str, list[float] | None]:
+        """Return the bounds of each column of buckets; None: logarithmic intervals."""
+        columns: dict[str, list[float] | None] = dict.fromkeys(names)
+        for text in self.bounds:
+            name, _, numbers = text.rpartition("=")
+            if name not in columns:
+                raise ConfigError(f"--bounds: expected a column of --buckets ({', '.join(names)}), got {text!r}")
+            try:
+                columns[name] = [float(number) for number in numbers.split(",")]
+            except ValueError as error:
+                raise ConfigError(f"--bounds: expected numbers such as {name}=18,30,50, got {text!r}") from error
+        return columns
 
     def read(self, spark: Any) -> TrainAndTest:
         from ps2.algorithms.text.clicks import read
@@ -155,13 +214,22 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         return TrainAndTest(train, others[0] if others else None)
 
     def fit(self, estimator: Any, data: TrainAndTest) -> Any:
+        from ps2.algorithms.text.measures import held_out
+
         columns = data.train.columns
         estimator.setLabelCol(columns.label)
         if columns.weight is not None:
             estimator.setWeightCol(columns.weight)
         estimator.setCategoricalCols(list(columns.categories)).setNumericCols(list(columns.numbers))
-        estimator.setBucketCols(list(columns.buckets)).setCrosses(list(columns.crosses))
-        return estimator.fit(data.train.frame)
+        estimator.setBucketCols(self.bucket_columns(columns.buckets)).setCrosses(list(columns.crosses))
+        if self.initial_model is not None:
+            estimator.setInitialModel(estimator._MODEL.load(self.initial_model))
+        if columns.histories:
+            estimator.setHistoryCols(list(columns.histories))
+        frame = data.train.frame
+        if self.held_out is not None:
+            frame = held_out(frame, self.held_out, self.params["seed"], HELD_OUT_COLUMN, frame.columns)
+        return estimator.fit(frame)
 
     def measure(self, model: Any, data: TrainAndTest) -> dict[str, Any] | None:
         from ps2.algorithms.text.measures import measure_clicks
@@ -176,7 +244,8 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
             printed.print_history(model.summary.history, "epochs", self.run)
         else:
             rows = [[f"{value:,.4g}" for value in record.values()] for record in passes_record(model)]
-            titles = ("pass", "AUC", "log loss", "calibration", "rows/s", "s")
+            held_out = () if self.held_out is None else ("held-out loss",)
+            titles = ("pass", "AUC", "log loss", "calibration", "rows/s", *held_out, "s")
             click.echo("\neach row is predicted before the model learns from it:")
             print_table([Column(title, right=True) for title in titles], rows)
             click.echo()
@@ -215,6 +284,7 @@ def passes_record(model: Any) -> list[dict[str, Any]]:
             "log_loss": progress.validation.logLoss,
             "calibration": progress.validation.calibration,
             "rows_per_s": progress.rowsPerS,
+            **({} if progress.heldOut is None else {"held_out_loss": progress.heldOut.logLoss}),
             "seconds": progress.seconds,
         }
         for number, progress in enumerate(model.progress, 1)

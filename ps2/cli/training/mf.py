@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import click
 
 from ps2.algorithms.factors.settings import FactorizationSettings
-from ps2.cli.options import FiniteRange
 from ps2.cli.training import printed
 from ps2.cli.training.command import TrainAndTest, TrainingCommand
+from ps2.cli.training.options import HELD_OUT_COLUMN, HELD_OUT_OPTION
 from ps2.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.tables import CsvColumns
 
-# The name of the column that marks the held-out ratings.
-HELD_OUT_COLUMN = "held out"
 # The number of recommended items to print for each user.
 NUM_ITEMS = 5
 
@@ -54,12 +52,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         click.option("--weight", metavar="NAME", help="Column of weights in CSV files  [default: all weigh 1]."),
     )
     last_options = (
-        click.option(
-            "--held-out",
-            type=FiniteRange(0, 1, min_open=True, max_open=True),
-            metavar="FRACTION",
-            help="Fraction of the ratings that are held out to validate the training.",
-        ),
+        HELD_OUT_OPTION,
         click.option(
             "--shown",
             type=click.IntRange(0),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ps2.algorithms.frame.settings import Setting, Settings, settings_of
-from ps2.cli.options import Decorator, tls_arguments
+from ps2.cli.options import Decorator, FiniteRange, tls_arguments
 from ps2.cli.output import Format
 from ps2.config import TOKEN_FILE_VARIABLE
 from ps2.errors import ConfigError, DivergedError
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 # A word that may be the name of a param, perhaps with a value: maxIter, via='rows'.
 PARAM = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*(?:\.\w+)*)(?P<equals>=(?='))?")
+# The name of the column that marks held-out rows, and the option for their number.
+HELD_OUT_COLUMN = "held out"
+HELD_OUT_OPTION = click.option(
+    "--held-out",
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
+    metavar="FRACTION",
+    help="Fraction of the rows that are held out to validate the training.",
+)
 # The params that RUN_OPTIONS set.
 RUN_PARAMS = {"numWorkers": "--workers", "numServers": "--servers"}
 

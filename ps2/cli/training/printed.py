@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.training.record import TrainingHistory
 
 MAX_CLASSES_SHOWN = 10  # of more classes, the first nine and the last one are printed
-TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE"}
+TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE", "ndcg@10": "NDCG@10", "map": "MAP"}
 
 
 def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:

@@ -1,4 +1,4 @@
-"""``ps2 train lr``, ``kmeans``, ``dictionary`` and ``metric``: trainings on rows of LIBSVM files."""
+"""``ps2 train lr``, ``kmeans``, ``dictionary`` and ``metric``: trainings on rows of LIBSVM files or tables."""
 
 from __future__ import annotations
 
@@ -19,49 +19,71 @@ from ps2.cli.training.command import TrainingCommand
 from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ps2.algorithms.text.feature_tables import FeatureColumns
     from ps2.algorithms.text.libsvm import LabelledRows
 
-LINES = 'The file has lines "label index:value ...", indices ascending from 1'
-MAX_METRIC_CLASSES = 100
-FEATURES = click.option(
-    "--features",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of features  [default: the largest index in the files].",
+LINES = (
+    'A LIBSVM file has lines "label index:value ...", indices ascending from 1. CSV, TSV and Parquet files have named '
+    "columns, of which --features are numbers"
 )
+MAX_METRIC_CLASSES = 100
+FORMATS = ("libsvm", "csv", "tsv", "parquet")
+TABLE_OPTIONS = (
+    click.option(
+        "--format",
+        type=click.Choice(FORMATS),
+        help="Format of the files  [default: by the suffix of their names, else libsvm].",
+    ),
+    click.option("--columns", metavar="LIST", help="Names of all columns, for CSV and TSV without a header line."),
+    click.option(
+        "--features",
+        metavar="LIST",
+        help="Columns of the features, such as age,price or 'c*'  [default: all other columns of numbers]; for LIBSVM "
+        "their number  [default: the largest index in the files].",
+    ),
+)
+LABEL = click.option("--label", default="label", show_default=True, metavar="NAME", help="Column of labels of a table.")
+WEIGHT = click.option("--weight", metavar="NAME", help="Column of weights of a table  [default: all weigh 1].")
 
 
-def single_file_options(text: str) -> tuple[Decorator, Decorator]:
+def single_file_options(text: str, *options: Decorator) -> tuple[Decorator, ...]:
     """Return the options of a training on a single file; ``text`` is the help about the file."""
-    return click.option("--input", required=True, metavar="PATH", help=text), FEATURES
+    return click.option("--input", required=True, metavar="PATH", help=text), *TABLE_OPTIONS, *options
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of LIBSVM files.
+    """The rows of LIBSVM files or tables.
 
     Attributes:
         count: the number of rows to train on.
         features: the number of features.
         classes: the labels of class 0, 1, ...; empty if labels are not classes.
         frames: the DataFrames "train" and, if there is a test file, "test".
+        columns: the columns of a table; None: the rows have pyspark.ml's vectors.
     """
 
     count: int
     features: int
     classes: tuple[float, ...]
     frames: dict[str, Any]
+    columns: FeatureColumns | None = None
 
 
 class RowsCommand(TrainingCommand[Rows]):
-    """A command that trains on rows of LIBSVM files.
+    """A command that trains on rows of LIBSVM files or tables.
 
     Attributes:
-        features: the number of features; None: the largest index in the files.
+        features: the columns of a table's features, or the number of features of LIBSVM files; None: see the help.
         steps: the plural noun for the training's steps.
     """
 
-    features: int | None
+    format: str | None
+    columns: str | None
+    features: str | None
+    label: str | None = None
+    weight: str | None = None
+    categories: str | None = None
     file_text = f"{LINES}."
 
     @property
@@ -72,17 +94,79 @@ class RowsCommand(TrainingCommand[Rows]):
         """Return the labels of class 0, 1, ...; empty if labels are not classes."""
         return ()
 
-    def read(self, spark: Any) -> Rows:
+    def reader(self) -> Any:
+        """Return the module that reads the files."""
         from ps2.algorithms.text import libsvm
 
+        return libsvm
+
+    def check_files(self) -> None:
+        super().check_files()
+        forms = {self.format_of(path) for path in filter(None, self.paths)}
+        if "libsvm" not in forms:
+            self.feature_columns()
+            if forms == {"parquet"} and self.columns is not None:
+                raise ConfigError("--columns: expected CSV or TSV files, got Parquet, which contains the names")
+            return
+        if len(forms) > 1:
+            raise ConfigError(f"--test: expected a file of the format of --input, got {' and '.join(sorted(forms))}")
+        self.num_features()
+        for option in ("columns", "weight", "categories"):
+            if getattr(self, option) is not None:
+                raise ConfigError(f"--{option}: expected a CSV, TSV or Parquet file, got LIBSVM (see --format)")
+
+    def format_of(self, path: str) -> str:
+        from ps2.algorithms.text.paths import format_of
+
+        return self.format or format_of(path) or "libsvm"
+
+    def num_features(self) -> int | None:
+        """Return the number of features of LIBSVM files; None: the largest index."""
+        if self.features is None:
+            return None
+        if not self.features.isdecimal() or not int(self.features):
+            raise ConfigError(f"--features: expected the number of features of LIBSVM files, got {self.features!r}")
+        return int(self.features)
+
+    def feature_columns(self) -> FeatureColumns:
+        from ps2.algorithms.text.feature_tables import FeatureColumns
+
+        return FeatureColumns(self.label, self.weight, self.list_of("features"), self.list_of("categories"))
+
+    def read(self, spark: Any) -> Rows:
         paths = {name: path for name, path in (("train", self.input), ("test", self.test)) if path}
-        features = self.features or max(libsvm.count_features(spark, path) for path in paths.values())
-        rows = {name: libsvm.read(spark, path, features) for name, path in paths.items()}
+        if self.format_of(self.input) == "libsvm":
+            reader = self.reader()
+            features = self.num_features() or max(reader.count_features(spark, path) for path in paths.values())
+            rows = {name: reader.read(spark, path, features) for name, path in paths.items()}
+        else:
+            rows = self._read_tables(spark, paths)
+            features = len(rows["train"].columns.features)
         classes = self.classes(rows["train"])
         frames = {name: table.classified(classes) if classes else table.frame for name, table in rows.items()}
-        return Rows(len(rows["train"]), features, classes, frames)
+        return Rows(len(rows["train"]), features, classes, frames, rows["train"].columns)
+
+    def _read_tables(self, spark: Any, paths: dict[str, str]) -> dict[str, LabelledRows]:
+        from ps2.algorithms.text.feature_tables import read
+
+        columns, names, rows = self.feature_columns(), self.list_of("columns"), {}
+        for name, path in paths.items():
+            rows[name] = read(spark, path, self.format_of(path), columns, names)  # type: ignore[arg-type]
+            columns = rows[name].columns  # the test file must have the features of the other
+        return rows
+
+    def set_columns(self, estimator: Any, data: Rows) -> None:
+        """Let the estimator read the columns of a table."""
+        if data.columns is None:
+            return
+        estimator.setFeaturesCols(list(data.columns.features))
+        if data.columns.label is not None:
+            estimator.setLabelCol(data.columns.label)
+        if data.columns.weight is not None:
+            estimator.setWeightCol(data.columns.weight)
 
     def fit(self, estimator: Any, data: Rows) -> Any:
+        self.set_columns(estimator, data)
         return estimator.fit(data.frames["train"])
 
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:
@@ -99,9 +183,13 @@ class PredictorCommand(RowsCommand):
     """A command that trains a classification or regression model, and measures its errors on all rows."""
 
     file_options: ClassVar[Sequence[Decorator]] = (
-        click.option("--input", required=True, metavar="FILE", help="LIBSVM file, folder or glob; can be .gz."),
-        click.option("--test", metavar="FILE", help="LIBSVM file to measure the model on."),
-        FEATURES,
+        click.option(
+            "--input", required=True, metavar="FILE", help="LIBSVM, CSV, TSV or Parquet: file, folder or glob."
+        ),
+        click.option("--test", metavar="FILE", help="Rows to measure the model on."),
+        *TABLE_OPTIONS,
+        LABEL,
+        WEIGHT,
     )
 
     def measure(self, model: Any, data: Rows) -> Any:
@@ -142,6 +230,7 @@ class LRCommand(PredictorCommand):
     examples = """
     --input a9a.libsvm.gz --test a9a.t.libsvm.gz --output model
     --input hdfs:///ads/part-* --features 50000000 --servers 8 --master yarn --output hdfs:///model
+    --input clicks.parquet --label clicked --features 'x*' --weight w --output model
     --input train.libsvm --fleet host1:7070,host2:7070 --token-file fleet.token --output model -o json
     --input train.libsvm --checkpoint-dir /shared/checkpoints --checkpoint-every 60 --output model
     --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
@@ -174,7 +263,7 @@ class KMeansCommand(RowsCommand):
 
     name, estimator, settings = "kmeans", "KMeans", KMeansSettings
     steps, loader = "moves of the centres", "KMeansClusters"
-    file_options = single_file_options("LIBSVM file, folder or glob; labels are ignored.")
+    file_options = single_file_options("LIBSVM file (labels are ignored), CSV, TSV or Parquet.", WEIGHT)
     examples = """
     --input shoppers.libsvm.gz --k 100 --output model
     --input hdfs:///pages/part-* --features 100000 --k 1000 --init random --master yarn --output hdfs:///model
@@ -200,7 +289,7 @@ class DictionaryCommand(RowsCommand):
 
     name, estimator, settings = "dictionary", "DictionaryLearning", DictionarySettings
     steps, loader = "updates of the dictionary", "SparseCoder"
-    file_options = single_file_options("LIBSVM file, folder or glob; labels are ignored.")
+    file_options = single_file_options("LIBSVM file (labels are ignored), CSV, TSV or Parquet.")
     examples = """
     --input patches.libsvm.gz --k 100 --alpha 0.5 --output model
     --input hdfs:///pages/part-* --features 20000 --k 200 --master yarn --output hdfs:///model
@@ -217,7 +306,7 @@ class MetricCommand(RowsCommand):
     name, estimator, settings = "metric", "MetricLearning", MetricSettings
     steps, loader = "steps of AdaGrad", "Metric"
     file_text = f"{LINES}; each label is a class."
-    file_options = single_file_options("LIBSVM file, folder or glob, with a class for each row.")
+    file_options = single_file_options("LIBSVM, CSV, TSV or Parquet, with a class for each row.", LABEL)
     examples = """
     --input digits.libsvm.gz --rank 10 --output model
     --input hdfs:///pages/part-* --features 20000 --fraction 0.1 --master yarn --output hdfs:///model

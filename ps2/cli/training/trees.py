@@ -1,4 +1,4 @@
-"""``ps2 train gbt`` and ``forest``: trees on rows of LIBSVM files."""
+"""``ps2 train gbt`` and ``forest``: trees on rows of LIBSVM files or tables."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from ps2.algorithms.trees.boosting_settings import ONLY_WITH
 from ps2.algorithms.trees.settings import (
     DEFAULTS,
     GBTClassifierSettings,
+    GBTRankerSettings,
     GBTRegressorSettings,
     RandomForestClassifierSettings,
     RandomForestRegressorSettings,
 )
-from ps2.cli.options import FiniteRange
+from ps2.cli.options import Decorator, FiniteRange
 from ps2.cli.training import printed
 from ps2.cli.training.command import Variant
-from ps2.cli.training.options import make_local
+from ps2.cli.training.options import HELD_OUT_COLUMN, make_local
 from ps2.cli.training.rows import LINES, PredictorCommand, Rows
 from ps2.errors import ConfigError, InputError
 
@@ -27,35 +29,35 @@ if TYPE_CHECKING:
     from ps2.algorithms.text.libsvm import LabelledRows
 
 CLASSES = ("binary", "multiclass")
-# The name of the column that marks the held-out rows.
-HELD_OUT_COLUMN = "held out"
+CATEGORIES = click.option(
+    "--categories", metavar="LIST", help="Features of a table that are categories, numbered 0, 1, ..."
+)
+# The name of the column that has the queries.
+QUERY_COLUMN = "query"
+
+
+def task_option(text: str, *tasks: str) -> Decorator:
+    """Return the option that says what labels are; ``text`` is its help."""
+    choices = click.Choice([*CLASSES, "regression", *tasks])
+    return click.option("--task", type=choices, default="binary", show_default=True, help=f"Kind of labels: {text}.")
 
 
 class TreesCommand(PredictorCommand):
-    """A command that trains trees; ``task`` says what labels are: two classes, several classes or numbers."""
+    """A command that trains trees; ``task`` says what labels are: classes, numbers or relevances."""
 
-    task: Literal["binary", "multiclass", "regression"]
+    task: Literal["binary", "multiclass", "regression", "ranking"]
     choice, steps = "task", "trees"
     file_text = (
         f"{LINES}. Labels are two values (--task binary), several values (multiclass) or numbers (regression). The "
         "smallest label of a class is class 0 of the model. The same rows give the same trees, bit for bit, on any "
         "number of workers and servers."
     )
-    file_options = (
-        *PredictorCommand.file_options,
-        click.option(
-            "--task",
-            type=click.Choice(["binary", "multiclass", "regression"]),
-            default="binary",
-            show_default=True,
-            help="Kind of labels: two classes, several classes, or numbers.",
-        ),
-    )
+    file_options = (*PredictorCommand.file_options, CATEGORIES, task_option("two classes, several classes, or numbers"))
 
     def classes(self, rows: LabelledRows) -> tuple[float, ...]:
         from ps2.algorithms.text.libsvm import MAX_CLASSES
 
-        if self.task == "regression":
+        if self.task not in CLASSES:
             return ()
         if self.task == "binary" and len(rows.counts) > 2:
             raise InputError(
@@ -122,14 +124,24 @@ class GBTCommand(TreesCommand):
     variants: ClassVar = {
         **dict.fromkeys(CLASSES, Variant("GBTClassifier", GBTClassifierSettings)),
         "regression": Variant("GBTRegressor", GBTRegressorSettings),
+        "ranking": Variant("GBTRanker", GBTRankerSettings),
     }
+    file_text = (
+        f'{TreesCommand.file_text}\n\nWith --task ranking, lines are "label qid:query index:value ...", and labels are '
+        "relevances from 0 to 31. The rows of a query need not be side by side. Instead of qid:, the file FILE.query "
+        "can have the number of rows of each query of FILE, one per line, as for LightGBM."
+    )
+    file_options = (
+        *PredictorCommand.file_options,
+        CATEGORIES,
+        task_option("two classes, several classes, numbers, or relevances of the rows of queries", "ranking"),
+    )
     defaults: ClassVar = {
         **DEFAULTS["xgboost"],
         "stepSize": 0.1,
         "defaults": None,
         "validationTol": 0.0,
-        "topRate": None,
-        "otherRate": None,
+        **dict.fromkeys(ONLY_WITH),
         "lossType": None,
         "lossShape": None,
     }
@@ -148,13 +160,15 @@ class GBTCommand(TreesCommand):
     examples = """
     --input agaricus.train.libsvm.gz --test agaricus.test.libsvm.gz --output model
     --input train.libsvm --validation 0.2 --trees 500 --lr 0.05 --plots pictures --output model
+    --input houses.csv --label price --categories district,kind --task regression --output model
     --input digits.libsvm --task multiclass --depth 8 --output model -o json
     --input claims.libsvm --task regression --loss poisson --save-xgboost model.json --output model
+    --input Fold1/train.txt --test Fold1/test.txt --task ranking --defaults lightgbm --output model
     --input hdfs:///ads/part-* --servers 8 --master yarn --depth 7 --bins 100 --output hdfs:///model
     --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
     """
     usage = """
-    from ps2.algorithms import GBTClassificationModel, GBTModel   (of --task regression: GBTRegressionModel)
+    from ps2.algorithms import GBTClassificationModel, GBTModel   (GBTRegressionModel, GBTRankerModel)
     GBTClassificationModel.load("model").transform(df)   predictions are classes, 0, 1, ...
     GBTModel.load("model").predict(X)                    NumPy or scipy CSR, without Spark; column 0 is index 1
     """
@@ -162,13 +176,15 @@ class GBTCommand(TreesCommand):
     def make_estimator(self) -> Any:
         if self.params["maxIter"] < 1:
             raise ConfigError(f"--trees: expected at least 1, got {self.params['maxIter']}")
-        held_out = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT_COLUMN}
+        columns = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT_COLUMN}
+        if self.task == "ranking":
+            columns["groupCol"] = QUERY_COLUMN
         library = self.params.get("defaults")
         if library is not None:  # options that are not set have the library's values, instead of the command's
             source = click.get_current_context().get_parameter_source
             unset = {name for name in DEFAULTS[library] if source(name) is ParameterSource.DEFAULT}
             self.params = {name: value for name, value in self.params.items() if name not in unset}
-        return self.new_estimator(defaults=library or "xgboost", **held_out)
+        return self.new_estimator(defaults=library or "xgboost", **columns)
 
     def check_files(self) -> None:
         super().check_files()
@@ -180,12 +196,28 @@ class GBTCommand(TreesCommand):
             expected = "the name of a file" if os.path.isdir(path) else "no such file without --overwrite"
             raise ConfigError(f"--save-xgboost: expected {expected}, got {path}")
 
+    def feature_columns(self) -> Any:
+        if self.task == "ranking":
+            raise ConfigError("--task: expected a LIBSVM file with qid for ranking, got a table of named columns")
+        return super().feature_columns()
+
+    def reader(self) -> Any:
+        from ps2.algorithms.text import queries
+
+        return queries if self.task == "ranking" else super().reader()
+
     def fit(self, estimator: Any, data: Rows) -> Any:
         from ps2.algorithms.text.measures import held_out
 
+        self.set_columns(estimator, data)
         frame = data.frames["train"]
         if self.validation is not None:
-            frame = held_out(frame, self.validation, self.params["seed"], HELD_OUT_COLUMN)
+            columns = () if data.columns is None else data.columns.names
+            frame = held_out(frame, self.validation, self.params["seed"], HELD_OUT_COLUMN, columns)
+            if self.task == "ranking":
+                data.frames["held out"] = frame.where(f"`{HELD_OUT_COLUMN}`")
+                if not data.frames["held out"].head(1):
+                    raise InputError(f"--validation: expected a fraction that holds out a query, got {self.validation}")
         return estimator.fit(frame)
 
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:

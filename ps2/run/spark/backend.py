@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from ps2.client.fleet import Loan
 from ps2.errors import ConfigError
 
 
@@ -204,6 +205,9 @@ class SparkBackend(Protocol):
 
     def broadcast(self, value: Any) -> Broadcast:
         """Share a value with tasks. Spark sends it once to each executor."""
+
+    def loan(self) -> Loan | None:
+        """Return a loan for the plan of one DataFrame (``lending``); None: its lifetime is unknown."""
 
     def progress_bar_hider(self) -> Callable[[], None]:
         """Return a function that hides Spark's own progress bar, which would overwrite a line in the terminal."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from ps2.client.fleet import Loan
 from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
 from ps2.errors import ConfigError, PS2Error, StoppedError
 from ps2.run.spark import interpreter
@@ -239,6 +240,12 @@ class ClassicSpark:
     def broadcast(self, value: Any) -> Broadcast:
         return cast(Broadcast, self.context.broadcast(value))
 
+    def loan(self) -> Loan | None:
+        """Return a loan whose token is a broadcast variable: each plan whose functions contain it refers to it."""
+        token = self.context.broadcast(None)
+        reference = self.context._jvm.java.lang.ref.WeakReference(token._jbroadcast)
+        return Loan(token, functools.partial(_is_collected, self, reference))
+
     def progress_bar_hider(self) -> Callable[[], None]:
         option = self._scala.progressBar()
         if not option.isDefined():
@@ -256,6 +263,16 @@ class ClassicSpark:
     @property
     def _scala(self) -> Any:
         return self.context._jsc.sc()
+
+
+def _is_collected(spark: ClassicSpark, reference: Any) -> bool:
+    """Return whether Java has collected the referent, or the SparkContext was stopped: no plan can be run then."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return spark.context._jsc is None or reference.get() is None
+    except (Py4JError, OSError):
+        return spark.is_stopped()
 
 
 def is_context_stopped(spark_context: Any) -> bool:

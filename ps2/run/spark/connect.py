@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ps2.client.fleet import Loan
 from ps2.client.task import EPOCH_TAG, write_task_file
 from ps2.config import is_loopback
 from ps2.errors import ConfigError, PS2Error, StoppedError
@@ -320,6 +321,9 @@ class ConnectSpark:
             with self.calling():
                 self.session.addArtifact(f"{folder}/{shared.name}", file=True)
         return shared
+
+    def loan(self) -> Loan | None:
+        return None  # the plans, such as those of temporary views, are in the server
 
     def progress_bar_hider(self) -> Callable[[], None]:
         return lambda: None

@@ -49,12 +49,13 @@ class LabelledReader:
     label: str
     weight: str | None = None
     time: str | None = None
+    held_out: str | None = None
 
     @property
     def columns(self) -> list[str]:
         """The names of all columns that ``read`` needs."""
-        hashed_columns = [name for field in self.hasher.fields for name in field.columns]
-        return list(dict.fromkeys([*hashed_columns, *filter(None, (self.label, self.weight, self.time))]))
+        others = filter(None, (self.label, self.weight, self.time, self.held_out))
+        return list(dict.fromkeys([*self.hasher.columns, *others]))
 
     def read(self, batch: pa.RecordBatch, num_before: int, min_time_s: float = NEVER) -> LabelledRows:
         """Read a batch; skip late rows, whose time is before ``min_time_s``. ``num_before`` rows precede the batch.
@@ -62,6 +63,9 @@ class LabelledReader:
         Raise InputError for a wrong column or value; the message has the value, the column and the row's index.
         """
         newest_s, late = NEVER, 0
+        if self.held_out is not None and (marks := named_column(batch, self.held_out)).null_count:
+            row = num_before + int(np.argmax(marks.is_null().to_numpy(zero_copy_only=False)))
+            raise InputError(f"column {self.held_out!r}, row {row}: expected true or false, got null")
         if self.time is not None:
             times = read_times(batch, self.time, num_before)
             newest_s = float(times.max(initial=NEVER))
@@ -79,8 +83,7 @@ class LabelledReader:
         if self.weight is not None:
             weights = _float32(read_weights(batch, self.weight, num_before), self.weight, num_before)
         rows = self.hasher.rows(batch, num_before)
-        names = {name for field in self.hasher.fields for name in field.columns}
-        value_counts = {name: batch.num_rows - batch.column(name).null_count for name in names}
+        value_counts = {name: batch.num_rows - batch.column(name).null_count for name in self.hasher.columns}
         return LabelledRows(rows, labels.astype(np.float32), weights, newest_s, late, value_counts)
 
 

@@ -10,20 +10,23 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-from ps2.algorithms.training.record import StepReport, Words
+from ps2.algorithms.training.record import StepReport, Words, steps_without_progress
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, job_failure
-from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
+from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader, LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.spark_checkpoint import is_repeated
 from ps2.algorithms.training.streams.state import Position, StreamState, ValueCounts
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
 from ps2.algorithms.training.table import quoted
+from ps2.array_types import Float64s
+from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.training_host import training_host
+from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
 from ps2.run.spark.backend_lookup import backend_of, in_one_wave, with_python
 from ps2.run.spark.frames import map_in_arrow
@@ -53,6 +56,7 @@ class BatchProgress:
         seconds: the duration of the batch.
         taskSeconds: the durations of the tasks' parts, summed over tasks: "wait" for Spark's rows, "read", "learn".
         lagS: the age of the newest row at the end of the batch, by this machine's clock; None: rows have no times.
+        heldOut: the measures of the held-out rows after the pass; None: there were none.
     """
 
     batch: int
@@ -63,6 +67,7 @@ class BatchProgress:
     seconds: float
     taskSeconds: dict[str, float]
     lagS: float | None
+    heldOut: Progressive | None = None
 
     @property
     def rowsPerS(self) -> float:
@@ -262,12 +267,61 @@ def _duration_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if unit is None else f"{seconds / units[unit]:.1f} {unit}"
 
 
+class LearnedProgram(LearningProgram, Protocol):
+    """The program of a model that can also predict, and be copied on the servers."""
+
+    table: EmbeddingTable
+
+    def margins(self, rows: KeyRows) -> Float64s:
+        """Return the margins of rows, float64 of shape (n,), without learning from them."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A ``LearningProgram`` that only predicts: the progressive validation of its batches is that of its model."""
+
+    program: LearnedProgram
+
+    def learn(self, rows: LabelledRows) -> Float64s:
+        return self.program.margins(rows.rows)
+
+    def advance(self, now_s: float) -> None:
+        """Do nothing: the rows are not learned, and their keys not touched."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows to hold out: their loss chooses the pass whose model is the result.
+
+    Attributes:
+        frame: the rows.
+        program: the program that learns the other rows; with ``patience`` above 0, its table has room for a copy.
+        patience: stop after so many passes without progress; 0: run all passes.
+        tolerance: the smallest relative decrease of the loss that counts as progress.
+    """
+
+    frame: Any
+    program: LearnedProgram
+    patience: int
+    tolerance: float
+
+
 @dataclass(frozen=True)
 class Passes:
-    """The passes over all rows: their number, at least 1, and a function to call after each pass."""
+    """The passes over all rows: their number, at least 1, a function to call after each pass, and rows to hold out."""
 
     count: int
     on_step: Callable[[StepReport], None]
+    held_out: HeldOut | None = None
+
+    def is_over(self, finished: Sequence[BatchProgress]) -> bool:
+        """Return whether no pass, and no test of the held-out rows, is left to do."""
+        if self.held_out is None or not finished:
+            return len(finished) == self.count
+        losses = [math.nan if progress.heldOut is None else progress.heldOut.logLoss for progress in finished]
+        patience = self.held_out.patience if not all(map(math.isnan, losses)) else 0
+        is_stopped = 0 < patience <= steps_without_progress(losses, self.held_out.tolerance)
+        return finished[-1].heldOut is not None and (is_stopped or len(finished) == self.count)
 
 
 def learn_frame(
@@ -291,35 +345,72 @@ def learn_frame(
     options = replace(options, late_after_s=None)
     state = StreamState.new()
     try:
-        return _learn_passes(ps, BatchLearner(ps, program, reader, state, options), frame, passes)
+        learner = BatchLearner(ps, program, reader, state, options)
+        if passes.held_out is None:
+            return _learn_passes(ps, learner, frame, passes)
+        tested = StreamState.new()
+        tester = BatchLearner(ps, Predictor(passes.held_out.program), reader, tested, options)
+        try:
+            return _learn_passes(ps, learner, frame, passes, tester)
+        finally:
+            with suppress(PS2Error):
+                tested.vector.free()
     finally:
         with suppress(PS2Error):  # the fleet may be gone
             state.vector.free()
 
 
-def _learn_passes(ps: Any, learner: BatchLearner, frame: Any, passes: Passes) -> list[BatchProgress]:
-    passes_done: list[BatchProgress] = []
+def _learn_passes(
+    ps: Any, learner: BatchLearner, frame: Any, passes: Passes, tester: BatchLearner | None = None
+) -> list[BatchProgress]:
+    """Learn from all rows in each pass; ``tester`` predicts the held-out rows after it."""
+    finished: list[BatchProgress] = []
     can_roll_back = ps.conf.checkpointDir is not None and ps.conf.recover != "shard"
     if can_roll_back:
         ps.checkpoint()
-    rollbacks = 0
-    while len(passes_done) < passes.count:
+    rollbacks, held_out = 0, passes.held_out
+    while not passes.is_over(finished):
         try:
-            progress = learner.learn(frame, len(passes_done))
+            if held_out is not None and tester is not None and finished and finished[-1].heldOut is None:
+                measures = tester.learn(held_out.frame, tester.position.learned + 1)
+                assert measures is not None
+                tested = replace(finished[-1], heldOut=measures.validation)
+                if held_out.patience and best_pass([*finished[:-1], tested]) == len(finished):
+                    held_out.program.table.storeCopy()
+                finished[-1] = tested
+            else:
+                progress = learner.learn(frame, len(finished))
+                assert progress is not None
+                if not progress.rows + progress.late:
+                    raise InputError(NO_ROWS)
+                finished.append(progress)
         except PS2Error as error:
             if not (is_repeatable(error) and can_roll_back) or rollbacks == MAX_ROLLBACKS:
                 raise
             rollbacks += 1
-            learner.roll_back()
+            for batches in filter(None, (learner, tester)):
+                batches.roll_back()
             log.warning("the pass begins again: %s", error)
-            del passes_done[learner.position.learned + 1 :]
+            del finished[learner.position.learned + 1 :]
             continue
-        assert progress is not None
-        if not progress.rows + progress.late:
-            raise InputError(NO_ROWS)
-        passes_done.append(progress)
-        log.info("%s", progress)
-        seconds, rows = sum(done.seconds for done in passes_done), sum(done.rows for done in passes_done)
-        loss, metrics = progress.validation.logLoss, {"AUC": progress.validation.auc}
-        passes.on_step(StepReport(len(passes_done), loss, seconds, rows, 0, metrics=metrics, words=PASS))
-    return passes_done
+        if held_out is None or finished[-1].heldOut is not None:
+            log.info("%s", finished[-1])
+            passes.on_step(_report(finished))
+    if held_out is not None and held_out.patience and best_pass(finished) < len(finished):
+        held_out.program.table.restoreCopy()
+    return finished
+
+
+def _report(finished: list[BatchProgress]) -> StepReport:
+    """Return the last pass as a step."""
+    last = finished[-1]
+    seconds, rows = sum(progress.seconds for progress in finished), sum(progress.rows for progress in finished)
+    validation = None if last.heldOut is None or not last.heldOut.rows else last.heldOut.logLoss
+    metrics = {"AUC": last.validation.auc}
+    return StepReport(len(finished), last.validation.logLoss, seconds, rows, 0, validation, metrics, PASS)
+
+
+def best_pass(finished: Sequence[BatchProgress]) -> int:
+    """Return the pass, from 1, with the smallest loss of held-out rows; the last if there are none."""
+    losses = [(progress.heldOut.logLoss, number) for number, progress in enumerate(finished, 1) if progress.heldOut]
+    return min([pair for pair in losses if not math.isnan(pair[0])], default=(0.0, len(finished)))[1]

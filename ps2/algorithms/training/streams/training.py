@@ -288,7 +288,7 @@ class StreamingTraining:
 
     def _wait(self, query: Any) -> Exception | None:
         """Wait for the end of a query; return the error that ended it, None if it was stopped or has no more rows."""
-        while query.isActive:
+        while not self._has_ended(query):
             if self._stopping.is_set():
                 self._host.streams.wait()
                 query.stop()
@@ -301,8 +301,6 @@ class StreamingTraining:
                 if failure is None or is_stopped(failure):  # the next batch had begun when the query was stopped
                     return RolledBack("the fleet rolled back to a checkpoint", None)
                 return failure
-            if self._has_ended(query):
-                break
         failure = self._take_failure()
         if isinstance(failure, Stopping):
             return None

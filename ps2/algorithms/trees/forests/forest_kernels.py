@@ -14,7 +14,7 @@ import numpy as np
 from ps2.algorithms.trees.forests.impurity_kernels import VARIANCE, ForestRules, gains_enough, may_split, search_feature
 from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.scan_kernels import Feature
-from ps2.algorithms.trees.search_kernels import Scratch, permuted, scratch_of
+from ps2.algorithms.trees.search_kernels import Scratch, node_keys, permuted, scratch_of
 from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree, Rows, grow
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
@@ -42,7 +42,7 @@ def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sa
         for i in range(len(usable)):
             out[i] = usable[i]
         return len(usable) if turn == 0 else 0
-    node_key = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(heap_index)) >> np.uint64(1))
+    node_key = int(node_keys(key, heap_index))
     begin = turn * num_sampled
     count = max(min(num_sampled, len(usable) - begin), 0)
     for i in range(count):

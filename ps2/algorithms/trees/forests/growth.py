@@ -150,8 +150,8 @@ class ForestGrowth(Growth):
 
     def operands(self) -> dict[str, Any]:
         rows, totals, _ = self._arrays()
-        kinds = np.array(self._rules[:4], np.int64)
-        return {"rows": rows, "totals": totals, "kinds": kinds, "rules": np.array(self._rules[4:])}
+        kinds = np.array(self._rules[:6], np.int64)
+        return {"rows": rows, "totals": totals, "kinds": kinds, "rules": np.array(self._rules[6:])}
 
     def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
         _, totals, heap_indices = self._arrays()

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.layout import CATEGORICAL, Array, Bools
+from ps2.algorithms.trees.category_kernels import reverse
+from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, Array, Bools
 from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
     CAN_SPLIT,
@@ -35,6 +36,8 @@ from ps2.algorithms.trees.search_kernels import (
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 VARIANCE, GINI, ENTROPY = range(3)
+# Of a feature of many categories, one of fewer draws goes right, and at most so many are the smaller side of a split.
+MIN_CATEGORY, MAX_CATEGORIES = 10, 32
 
 
 class ForestRules(NamedTuple):
@@ -45,6 +48,9 @@ class ForestRules(NamedTuple):
         width: the number of channels without that for draws: one for each class, or two: weight and label.
         min_draws: the minimum number of draws on each side of a split.
         max_depth: the maximum number of splits above a leaf.
+        max_sorted: the maximum number of categories of a feature of which any set may be a side.
+        min_group: of a feature of more categories, the minimum number of draws on each side of a split, and of the
+            categories between two splits that are tried.
         weight_unit, label_unit: what 1 stands for in an integer sum of weights, and of labels times weights.
         min_weight: the minimum weight on each side of a split.
         min_info_gain: the minimum gain of a split, divided by the weight of its node.
@@ -54,6 +60,8 @@ class ForestRules(NamedTuple):
     width: int
     min_draws: int
     max_depth: int
+    max_sorted: int
+    min_group: int
     weight_unit: float
     label_unit: float
     min_weight: float
@@ -178,16 +186,76 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
 
 @inline
 def _sort(
-    flags: int, count: int, sums: Array, total: Int64s, rules: ForestRules, ratios: Float64s, order: Int64s
-) -> None:
-    """Set the order in which bins go left: categories by mean label, or by the fraction of the heaviest class."""
+    flags: int,
+    count: int,
+    min_draws: int,
+    sums: Array,
+    total: Int64s,
+    rules: ForestRules,
+    ratios: Float64s,
+    order: Int64s,
+) -> int:
+    """Set the order in which bins go left: categories by mean label, or by the fraction of the heaviest class.
+
+    Categories of fewer than ``min_draws`` draws are the last ones. Return the number of the others.
+    """
+    candidates = count
     if flags & CATEGORICAL:
         channel = 1
         if rules.impurity != VARIANCE and rules.width > 2:
             channel = int(np.argmax(total[: rules.width]))
         for i in range(count):
             ratios[i] = sums[i, channel] / weight_of(sums[i], rules)
+            if draws_of(sums[i], rules) < min_draws:
+                ratios[i] = np.inf
+                candidates -= 1
     order_bins(flags, count, ratios, order)
+    return candidates
+
+
+@inline
+def _scan(
+    limit: int,
+    min_group: int,
+    count: int,
+    missing: int,
+    total: Int64s,
+    rules: ForestRules,
+    scratch: Scratch,
+    side_sums: Int64s,
+    min_gain: float,
+) -> BinSplit:
+    """Return the best split that sends at most the first ``limit`` bins left; min_group: see ``ForestRules``."""
+    sums, order = scratch.sums, scratch.order
+    left, right, left_with_missing = side_sums[0], side_sums[1], side_sums[2]
+    channels, weight = len(total), weight_of(total, rules)
+    node_purity, min_draws = weighted_purity(total, weight, rules), max(rules.min_draws, min_group)
+    gain, last_position, missing_left, group = min_gain, -1, 0, 0
+    left[:] = 0
+    for i in range(limit):
+        for c in range(channels):
+            left[c] += sums[order[i], c]
+        group += draws_of(sums[order[i]], rules)
+        if group < min_group:
+            continue
+        group = 0
+        for side in range(1 if missing == count else 2):
+            for c in range(channels):
+                left_with_missing[c] = left[c] + (sums[missing, c] if side == 1 else 0)
+                right[c] = total[c] - left_with_missing[c]
+            left_weight = weight_of(left_with_missing, rules)
+            right_weight = weight - left_weight
+            if left_weight <= 0 or right_weight <= 0:
+                continue
+            if min(left_weight, right_weight) * rules.weight_unit < rules.min_weight:
+                continue
+            if min(draws_of(left_with_missing, rules), draws_of(right, rules)) < min_draws:
+                continue
+            decrease = weighted_purity(left_with_missing, left_weight, rules)
+            decrease = decrease + weighted_purity(right, right_weight, rules) - node_purity
+            if decrease > gain:
+                gain, last_position, missing_left = decrease, i, side
+    return BinSplit(gain, last_position, missing_left)
 
 
 @inline
@@ -203,42 +271,31 @@ def search_feature(
 ) -> None:
     """Search the splits of a node by a feature; side_sums: memory, shape (3, channels)."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
-    left, right, left_with_missing = side_sums[0], side_sums[1], side_sums[2]
-    count = _collect(histogram, feature, total, bins, sums, left_with_missing)
+    count = _collect(histogram, feature, total, bins, sums, side_sums[0])
     if count < 2:
         return
-    missing = missing_position(feature, count, bins)
-    _sort(feature.flags, missing, sums, total, rules, scratch.ratios, order)
-    channels, weight = len(total), weight_of(total, rules)
-    node_purity = weighted_purity(total, weight, rules)
-    gain, last_position, missing_left = best.gains[node], -1, 0
-    left[:] = 0
-    for i in range(missing):
-        for c in range(channels):
-            left[c] += sums[order[i], c]
-        for side in range(1 if missing == count else 2):
-            for c in range(channels):
-                left_with_missing[c] = left[c] + (sums[missing, c] if side == 1 else 0)
-                right[c] = total[c] - left_with_missing[c]
-            left_weight = weight_of(left_with_missing, rules)
-            right_weight = weight - left_weight
-            if left_weight <= 0 or right_weight <= 0:
-                continue
-            if min(left_weight, right_weight) * rules.weight_unit < rules.min_weight:
-                continue
-            if min(draws_of(left_with_missing, rules), draws_of(right, rules)) < rules.min_draws:
-                continue
-            decrease = weighted_purity(left_with_missing, left_weight, rules)
-            decrease = decrease + weighted_purity(right, right_weight, rules) - node_purity
-            if decrease > gain:
-                gain, last_position, missing_left = decrease, i, side
-    if last_position < 0:
+    missing, flags = missing_position(feature, count, bins), feature.flags
+    has_many = flags & CATEGORICAL and feature.size - (1 if flags & HAS_MISSING else 0) > rules.max_sorted
+    min_draws = MIN_CATEGORY if has_many else 0
+    candidates = _sort(flags, missing, min_draws, sums, total, rules, scratch.ratios, order)
+    limit, min_group = missing, 0
+    if has_many:
+        limit, min_group = min(MAX_CATEGORIES, (candidates + 1) // 2), rules.min_group
+    split = _scan(limit, min_group, count, missing, total, rules, scratch, side_sums, best.gains[node])
+    if has_many:
+        reverse(order[:candidates])
+        reverse_split = _scan(limit, min_group, count, missing, total, rules, scratch, side_sums, split.gain)
+        if reverse_split.last_position >= 0:
+            split = reverse_split
+        else:
+            reverse(order[:candidates])
+    if split.last_position < 0:
         return
-    best.gains[node] = gain
-    split = BinSplit(gain, last_position, missing_left)
+    best.gains[node] = split.gain
     sum_left(node, missing, split, scratch, best)
     left_weight = weight_of(best.left_sums[node], rules)
-    set_sides(node, feature, count, missing, split, left_weight >= weight - left_weight, scratch, best)
+    is_heavy = left_weight >= weight_of(total, rules) - left_weight
+    set_sides(node, feature, count, missing, split, is_heavy, scratch, best)
 
 
 @kernel

@@ -11,7 +11,7 @@ from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.record import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
 from ps2.algorithms.trees.gradients import integer_scales
-from ps2.algorithms.trees.problem import key_of
+from ps2.algorithms.trees.problem import default_min_group, key_of
 from ps2.algorithms.trees.settings import ForestSettings, ImpurityName, num_features_of
 from ps2.array_types import Float64s
 from ps2.ops.guards import readable
@@ -66,7 +66,9 @@ class ForestPlan(Plan[ForestSettings]):
         settings = self.settings
         limits = float(self.min_node_weight), float(settings.minInfoGain)
         kinds = CODES[self.impurity], self.width, settings.minInstancesPerNode, settings.maxDepth
-        return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
+        # pyspark.ml refuses more categories than maxBins.
+        categories = settings.maxBins, default_min_group(self.rows)
+        return ForestRules(*kinds, *categories, 1 / scales[0], 1 / scales[1], *limits)
 
     def scales(self, bounds: Float64s) -> tuple[float, float]:
         """Return factors that make weights and labels integers whose sums fit int64; bounds: see ``sum_bounds``."""
