@@ -55,6 +55,24 @@ def test_fit_when_there_are_validation_data_then_as_if_marked(ps, rows, family):
     assert not (model.hasParam("validationIndicatorCol") and model.isSet("validationIndicatorCol"))
 
 
+@pytest.mark.parametrize("type", ["string", "double", "array<int>"])
+def test_fit_when_validation_ids_have_another_type_then_refuses(ps, rows, type):
+    """Spark would make all ids strings: the model would learn other keys than it looks up later."""
+    train, held_out = rows
+    other = held_out.withColumn("user", F.expr(f"cast({'array(user)' if '<' in type else 'user'} as {type})"))
+    match = f"^validationData: column 'user': expected int, the type in the rows to train on, got {type}$"
+    with pytest.raises(InputError, match=match):
+        DeepFM(**KEYS).setValidationData(other).fit(train)
+
+
+def test_fit_when_validation_numbers_are_narrower_then_same(ps, rows):
+    train, held_out = rows
+    whole = held_out.withColumn("x", F.expr("cast(x as int)"))
+    estimator = ESTIMATORS["linear"]().setNumWorkers(1)
+    expected = held_out_losses(estimator.setValidationData(whole.withColumn("x", F.expr("double(x)"))).fit(train))
+    assert held_out_losses(estimator.setValidationData(whole).fit(train)) == expected
+
+
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
 def test_fit_when_in_a_pipeline_then_has_validation_data(ps, rows):
     """Copies, which pipelines and validators make, have them."""

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.dealing import Dealer, check_workers
-from ps2.algorithms.frame.frames import check_frame, spark_calls
+from ps2.algorithms.frame.frames import check_frame, mark_held_out, spark_calls
 from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.one_job import OneJob
 from ps2.algorithms.frame.params import ByName, FeatureParams
@@ -386,9 +385,8 @@ class HasValidationData(TrainingEstimator):
         estimator = self.copy()
         estimator._validation_data = None
         estimator._set(validationIndicatorCol=HELD_OUT)
-        train = dataset.select(*map(column, names)).withColumn(HELD_OUT, F.lit(False))
-        held_out = self._validation_data.select(*map(column, names)).withColumn(HELD_OUT, F.lit(True))
-        model: Any = fit(estimator, train.union(held_out))
+        train, held_out = (data.select(*map(column, names)) for data in (dataset, self._validation_data))
+        model: Any = fit(estimator, mark_held_out(train, held_out, HELD_OUT))
         if model.hasParam("validationIndicatorCol") and model.isSet("validationIndicatorCol"):
             model.clear(model.validationIndicatorCol)
         return model

@@ -9,7 +9,16 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, LongType, NumericType, StructField
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    FractionalType,
+    IntegralType,
+    LongType,
+    NumericType,
+    StructField,
+)
 
 from ps2.algorithms.training.table import quoted
 from ps2.errors import InputError, PrecisionWarning
@@ -35,6 +44,34 @@ def spark_calls(dataset: Any) -> Iterator[None]:
         return
     with backend_of(dataset).calling(), plain_job_errors():
         yield
+
+
+def mark_held_out(train: DataFrame, held_out: DataFrame, name: str) -> DataFrame:
+    """Unite rows with held-out rows of the same columns under a column of booleans, true for held-out rows.
+
+    Raises:
+        InputError: a column has another type than in ``train``. Spark would convert both, and the model would learn
+            keys or numbers of a type that later rows do not have.
+    """
+    expected, actual = ({field.name: field.dataType for field in data.schema.fields} for data in (train, held_out))
+    for field, type in expected.items():
+        if not _fits(actual[field], type):
+            raise InputError(
+                f"validationData: column {field!r}: expected {type.simpleString()}, the type in the rows to train on, "
+                f"got {actual[field].simpleString()}"
+            )
+    return train.withColumn(name, F.lit(False)).union(held_out.withColumn(name, F.lit(True)))
+
+
+def _fits(type: DataType, expected: DataType) -> bool:
+    """Return True if the values of both types mean the same in one column: Spark widens numbers alone."""
+    if isinstance(type, ArrayType) and isinstance(expected, ArrayType):
+        return _fits(type.elementType, expected.elementType)
+    if isinstance(expected, FractionalType):
+        return isinstance(type, NumericType)
+    if isinstance(expected, IntegralType):
+        return isinstance(type, IntegralType)
+    return type.simpleString() == expected.simpleString()
 
 
 def as_arrow_structs(vectors: Column) -> Column:
