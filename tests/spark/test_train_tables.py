@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from pyspark.ml import PipelineModel
 
 from ps2.algorithms import GBTRegressionModel, KMeansModel, LogisticRegressionModel
 from tests.commands import assert_one_line
@@ -27,6 +28,11 @@ def files(tmp_path_factory):
     missing = pa.array(x[1], mask=np.arange(ROWS) % 20 == 0)
     numbers = table.set_column(3, "x2", missing).drop_columns(["id", "bought"])
     pacsv.write_csv(numbers, folder / "rows.csv")
+    texts = [["north", "south", "east, far", None][k] for k in kind]
+    (answers := table.set_column(4, "kind", [texts])).validate()
+    pq.write_table(answers.append_column("sold", [["yes" if k > 1 else "no" for k in kind]]), folder / "texts.parquet")
+    pacsv.write_csv(pq.read_table(folder / "texts.parquet"), folder / "texts.csv")
+    (folder / "other.csv").write_text("sold,x1,kind\nyes,1.5,west\nno,0.5,south\n")
     (folder / "word.csv").write_text("price,x1\n1,2\n3,cheap\n")
     return folder
 
@@ -61,6 +67,41 @@ def test_gbt_when_csv_has_categories_then_splits_by_them(train, files, tmp_path)
     assert int(np.argmax(model.featureImportances.toArray())) == 2
 
 
+@pytest.mark.parametrize("file", ["texts.csv", "texts.parquet"])
+def test_gbt_when_categories_are_text_then_saves_a_pipeline(train, files, tmp_path, spark, file):
+    """Rows to test on may have texts that are new, and a saved pipeline reads the texts of a table."""
+    options = [
+        "--label",
+        "sold",
+        "--features",
+        "x1",
+        "--categories",
+        "kind",
+        "--test",
+        files / "other.csv",
+        "--trees",
+        5,
+    ]
+    code, stdout, stderr = train("gbt", "--input", files / file, *options)
+    assert (code, stderr) == (0, "")
+    record = json.loads(stdout)
+    assert (record["classes"], record["measures"]["train"]["accuracy"]) == (["no", "yes"], 1.0)
+    assert record["measures"]["test"]["rows"] == 2
+    model = PipelineModel.load(str(tmp_path / "model"))
+    frame = model.transform(spark.read.parquet(str(files / "texts.parquet")))
+    assert frame.where("(prediction = 1) = (sold = 'yes')").count() == ROWS
+
+
+@pytest.mark.usefixtures("spark")
+def test_forest_when_labels_are_numbers_then_measures_all_rows(train, files):
+    options = ["--task", "regression", "--label", "price", "--features", "x1,kind", "--trees", 5]
+    code, stdout, stderr = train("forest", "--input", files / "rows.parquet", *options)
+    assert (code, stderr) == (0, "")
+    record = json.loads(stdout)
+    assert record["rows"] == record["measures"]["train"]["rows"] == ROWS
+    assert record["measures"]["train"]["loss"] == pytest.approx(record["measures"]["train"]["rmse"] ** 2)
+
+
 @pytest.mark.usefixtures("spark")
 def test_kmeans_when_no_features_are_named_then_all_numbers(train, files, tmp_path):
     code, stdout, stderr = train("kmeans", "--input", files / "rows.parquet", "--weight", "w", "--k", 3)
@@ -76,6 +117,7 @@ def test_kmeans_when_no_features_are_named_then_all_numbers(train, files, tmp_pa
         ("rows.parquet", ["--features", "id,x1"], "column 'id': expected numbers, got string"),
         ("rows.parquet", ["--features", "y*"], "expected columns like 'y*', got 'id', 'bought',"),
         ("rows.csv", ["--categories", "x1"], "column 'x1': expected categories 0, 1, 2, ..., got"),
+        ("texts.parquet", ["--categories", "id", "--features", "kind"], "column 'kind': expected numbers, got string"),
         ("word.csv", [], "word.csv: line 3: column 'x1': expected a number, got 'cheap'"),
         ("rows.csv", ["--format", "libsvm", "--weight", "w"], "--weight: expected a CSV, TSV or Parquet file"),
         ("rows.csv", ["--task", "ranking"], "--task: expected a LIBSVM file with qid for ranking"),

@@ -1,4 +1,4 @@
-"""Read rows of numeric features from CSV, TSV or Parquet files with named columns."""
+"""Read rows of features from CSV, TSV or Parquet files with named columns: numbers, and categories as text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, NumericType
+from pyspark.sql.types import BooleanType, NumericType, StringType
 
 from ps2.algorithms.text.clicks import SEPARATORS, FormatName, check_files, check_name, matching
-from ps2.algorithms.text.layouts import NUMBER, OPTIONAL_NUMBER, Column, Layout
-from ps2.algorithms.text.libsvm import MAX_CLASSES, LabelledRows
+from ps2.algorithms.text.layouts import NUMBER, OPTIONAL_NUMBER, TEXT, Column, Kind, Layout
+from ps2.algorithms.text.libsvm import MAX_CLASSES, LabelledRows, is_number
 from ps2.algorithms.text.paths import reading
 from ps2.algorithms.text.tables import csv_lines, read_rows
+from ps2.algorithms.training.table import quoted
 from ps2.errors import InputError
 
 
@@ -24,13 +25,17 @@ class FeatureColumns:
     Attributes:
         label, weight: columns of numbers; None: there is no such column.
         features: columns of numbers; empty: all columns of numbers without another role.
-        categories: those of the features that are categories: 0, 1, ...
+        categories: those of the features that are categories: 0, 1, ..., or texts.
+        has_classes: whether the labels are classes: numbers, or texts.
+        texts: the columns whose values are texts; None: the values in the file decide.
     """
 
     label: str | None = None
     weight: str | None = None
     features: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    has_classes: bool = False
+    texts: tuple[str, ...] | None = None
 
     def resolved(self, path: str, names: Sequence[str], numbers: Sequence[str]) -> FeatureColumns:
         """Replace patterns by names of a file's columns; ``numbers``: the columns to take if no features are named.
@@ -51,6 +56,10 @@ class FeatureColumns:
             check_name(path, name, names)
         return replace(self, features=features, categories=categories)
 
+    def may_be_text(self, name: str) -> bool:
+        """Return whether the values of a column may be texts."""
+        return name in self.categories or (self.has_classes and name == self.label)
+
     @property
     def names(self) -> list[str]:
         """The names of all columns, the features last."""
@@ -69,20 +78,35 @@ def read(spark: Any, path: str, form: FormatName, columns: FeatureColumns, names
         else:
             lines, headers = csv_lines(spark, path, SEPARATORS[form], names)
             columns = columns.resolved(path, headers[0].names, headers[0].names)
-            kinds = tuple(
-                Column(name, OPTIONAL_NUMBER if name in columns.features else NUMBER, title=f"column {name!r}")
-                for name in columns.names
-            )
+            kinds = tuple(Column(name, _kind(columns, name), title=f"column {name!r}") for name in columns.names)
             frame = read_rows(path, lines, Layout(kinds, headers, SEPARATORS[form])).frame
-        frame = _with_categories(path, frame.persist(), columns.categories)
-        label = F.lit(0.0) if columns.label is None else F.col(f"`{columns.label}`")
-        counts = frame.groupBy(label.alias("label")).count().limit(MAX_CLASSES + 1).collect()
-    by_label = {row["label"]: row["count"] for row in counts}
-    if not by_label:
-        raise InputError(f"{path}: expected rows, got none")
-    if None in by_label:
-        raise InputError(f"{path}: column {columns.label!r}: expected numbers, got null in {by_label[None]:,} rows")
-    return LabelledRows(path, frame, by_label, columns.label or "label", columns)
+        frame = frame.persist()
+        label = F.lit(0.0) if columns.label is None else F.col(quoted(columns.label))
+        counted = frame.groupBy(label.alias("label")).count().limit(MAX_CLASSES + 1).collect()
+        counts = {row["label"]: row["count"] for row in counted}
+        if not counts:
+            raise InputError(f"{path}: expected rows, got none")
+        if missing := counts.get(None, 0) + counts.get("", 0):
+            expected = "classes" if columns.has_classes else "numbers"
+            raise InputError(f"{path}: column {columns.label!r}: expected {expected}, got null in {missing:,} rows")
+        frame, texts = _with_categories(path, frame, columns)
+        if any(isinstance(label, str) for label in counts):
+            if columns.texts is None and all(map(is_number, counts)):
+                frame = frame.withColumn(columns.label, label.cast("double"))
+                counts = {
+                    number: sum(counts[text] for text in counts if float(text) == number)
+                    for number in map(float, counts)
+                }
+            else:
+                texts = (*texts, str(columns.label))
+    return LabelledRows(path, frame, counts, columns.label or "label", replace(columns, texts=texts))
+
+
+def _kind(columns: FeatureColumns, name: str) -> Kind:
+    """Return the kind of a column's fields in CSV files."""
+    if columns.may_be_text(name):
+        return TEXT
+    return OPTIONAL_NUMBER if name in columns.features else NUMBER
 
 
 def _read_parquet(spark: Any, path: str, columns: FeatureColumns) -> tuple[Any, FeatureColumns]:
@@ -90,23 +114,63 @@ def _read_parquet(spark: Any, path: str, columns: FeatureColumns) -> tuple[Any, 
     types = {field.name: field.dataType for field in table.schema.fields}
     numbers = [name for name, kind in types.items() if isinstance(kind, (NumericType, BooleanType))]
     columns = columns.resolved(path, table.columns, numbers)
+    casts = {}
     for name in columns.names:
-        if name not in numbers:
+        is_text = isinstance(types[name], StringType) and columns.may_be_text(name)
+        if name not in numbers and not is_text:
             raise InputError(f"{path}: column {name!r}: expected numbers, got {types[name].simpleString()}")
+        casts[name] = F.trim(quoted(name)) if is_text else F.col(quoted(name)).cast("double")
     check_files(spark, table, columns.names)
-    return table.select(*(F.col(f"`{name}`").cast("double").alias(name) for name in columns.names)), columns
+    return table.select(*(cast.alias(name) for name, cast in casts.items())), columns
 
 
-def _with_categories(path: str, frame: Any, names: Sequence[str]) -> Any:
-    """Return the rows with metadata that list the categories; InputError: a value is not 0, 1, ..."""
-    if not names:
-        return frame
-    columns = [F.col(f"`{name}`") for name in names]
-    wrong = [F.max(F.when((value < 0) | (value != F.floor(value)), value)) for value in columns]
-    values = frame.agg(*wrong, *map(F.max, columns)).first()
-    for name, fault, largest in zip(names, values[: len(names)], values[len(names) :], strict=True):
-        if fault is not None or largest is None:
-            raise InputError(f"{path}: column {name!r}: expected categories 0, 1, 2, ..., got {fault}")
+def _with_categories(path: str, frame: Any, columns: FeatureColumns) -> tuple[Any, tuple[str, ...]]:
+    """Return the rows, and the names of categories that are texts. The metadata of the others list the categories.
+
+    InputError: a column has other values than 0, 1, ..., and they are not texts, or ``columns.texts`` lacks the column.
+    """
+    if not columns.categories:
+        return frame, ()
+    has_strings = {name for name, type in frame.dtypes if type == "string"}
+    sums = []
+    for name in columns.categories:
+        value = F.col(quoted(name))
+        is_number = value.rlike(rf"^\s*({NUMBER.pattern})\s*\z") if name in has_strings else value.isNotNull()
+        number = F.when(is_number, value).cast("double")
+        is_code = (number >= 0) & (number == F.floor(number))
+        sums.append(F.max(F.when(~is_number & (value.cast("string") != ""), value.cast("string"))))
+        sums.extend((F.max(F.when(~is_code, number)), F.max(F.when(is_code, number))))
+    found = frame.agg(*sums).first()
+    texts = []
+    for name, text, wrong, largest in zip(columns.categories, found[::3], found[1::3], found[2::3], strict=True):
+        if text is not None if columns.texts is None else name in columns.texts:
+            texts.append(name)
+            continue
+        if text is not None or wrong is not None or largest is None:
+            got = wrong if text is None else repr(text)
+            raise InputError(f"{path}: column {name!r}: expected categories 0, 1, 2, ..., got {got}")
         attribute = {"ml_attr": {"type": "nominal", "num_vals": int(largest) + 1}}
-        frame = frame.withMetadata(name, attribute)
-    return frame
+        frame = frame.withColumn(name, F.col(quoted(name)).cast("double")).withMetadata(name, attribute)
+    return frame, tuple(texts)
+
+
+def text_indexer(rows: LabelledRows) -> Any:
+    """Fit a StringIndexerModel for the categories that are texts; None: there are none.
+
+    Unknown and missing texts get an index of their own.
+    """
+    from pyspark.ml.feature import StringIndexer
+
+    texts = [name for name in rows.columns.texts if name in rows.columns.categories]
+    if not texts:
+        return None
+    for name in texts:
+        if indexed_name(name) in rows.columns.names:
+            raise InputError(f"{rows.path}: column {indexed_name(name)!r}: {name!r}, which has texts, gets this name")
+    indexer = StringIndexer(inputCols=texts, outputCols=list(map(indexed_name, texts)), handleInvalid="keep")
+    return indexer.fit(rows.frame)
+
+
+def indexed_name(name: str) -> str:
+    """Return the name of the column with the indices of a column's texts."""
+    return f"{name}_index"

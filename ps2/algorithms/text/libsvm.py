@@ -35,18 +35,19 @@ MAX_CLASSES = 100
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
     """Rows in Spark's cache, with columns label and features (pyspark.ml's vectors), or with ``columns`` of a table.
-    ``counts`` has the number of rows of each label, for at most ``MAX_CLASSES`` + 1 labels."""
+    ``counts`` has the number of rows of each label, for at most ``MAX_CLASSES`` + 1 labels: numbers, or texts."""
 
     path: str
     frame: Any
-    counts: dict[float, int]
+    counts: dict[Any, int]
     label: str = "label"
     columns: Any = None
 
     def __len__(self) -> int:
-        return sum(self.counts.values())
+        # ``counts`` may lack further labels.
+        return self.frame.count() if len(self.counts) > MAX_CLASSES else sum(self.counts.values())
 
-    def classes(self, limit: int = 2) -> tuple[float, ...]:
+    def classes(self, limit: int = 2) -> tuple[Any, ...]:
         """Return the labels of the classes 0, 1, ...; raise InputError unless there are 2 to ``limit`` labels."""
         if not 2 <= len(self.counts) <= limit:
             expected = "two different values" if limit == 2 else f"2 to {limit} different values"
@@ -58,18 +59,23 @@ class LabelledRows:
         """The first ``SHOWN_LABELS`` labels, for a message."""
         labels = sorted(self.counts)
         more = ", ..." if len(labels) > SHOWN_LABELS else ""
-        return ", ".join(f"{label:g}" for label in labels[:SHOWN_LABELS]) + more
+        return ", ".join(map(label_text, labels[:SHOWN_LABELS])) + more
 
-    def classified(self, classes: tuple[float, ...]) -> Any:
+    def classified(self, classes: tuple[Any, ...]) -> Any:
         """Return the rows with labels 0, 1, ...; raise InputError for a label that is not a class."""
-        names = [f"{label:g}" for label in classes]
+        names = list(map(label_text, classes))
         if others := sorted(set(self.counts) - set(classes)):
             expected = f"{', '.join(names[:-1])} and {names[-1]}"
-            raise InputError(f"{self.path}: expected labels {expected}, got {others[0]:g}")
+            raise InputError(f"{self.path}: expected labels {expected}, got {label_text(others[0])}")
         class_index = F.array_position(F.array(*map(F.lit, classes)), F.col(f"`{self.label}`")) - 1
         # The metadata list all classes, because a class may occur only in held-out rows.
         attribute = {"ml_attr": {"type": "nominal", "vals": names}}
         return self.frame.withColumn(self.label, class_index.cast("double")).withMetadata(self.label, attribute)
+
+
+def label_text(label: Any) -> str:
+    """Return a label as text: numbers without trailing zeros."""
+    return label if isinstance(label, str) else f"{label:g}"
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:

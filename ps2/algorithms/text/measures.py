@@ -38,7 +38,8 @@ def measure(model: Any, frame: Any) -> dict[str, float]:
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
     try:
-        metrics = {"rows": summary.numInstances, "loss": _loss(model, frame, predictions)}
+        loss = _loss(model, frame, predictions)
+        metrics = {"rows": summary.numInstances, "loss": summary.meanSquaredError if loss is None else loss}
         if hasattr(model, "getGroupCol"):
             queries = frame.select(model.getGroupCol()).distinct().count()
             return metrics | {
@@ -54,11 +55,14 @@ def measure(model: Any, frame: Any) -> dict[str, float]:
         predictions.unpersist()
 
 
-def _loss(model: Any, frame: Any, predictions: Any) -> float:
+def _loss(model: Any, frame: Any, predictions: Any) -> float | None:
+    """Return the mean loss that was minimized; None: the squared error."""
     from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 
     if hasattr(model, "evaluateEachIteration"):
         return float(model.evaluateEachIteration(frame)[-1])
+    if not hasattr(model, "numClasses"):
+        return None
     # The type hints of pyspark lack some of its metrics.
     evaluator: Any = MulticlassClassificationEvaluator
     weight = {"weightCol": model.getWeightCol()} if model.isSet("weightCol") else {}

@@ -153,6 +153,10 @@ class TrainingCommand(ABC, Generic[D]):
         """Return the results of the training, for JSON and YAML."""
         return {"steps": printed.steps_record(model.summary.history)}
 
+    def saved_model(self, data: D, model: Any) -> Any:
+        """Return what ``--output`` gets: the model, or a pipeline with it."""
+        return model
+
     @property
     def extra_files(self) -> dict[str, str | None]:
         """The paths of the files that the command writes in addition to the model, for JSON and YAML."""
@@ -266,8 +270,12 @@ class TrainingCommand(ABC, Generic[D]):
 
         output = self.run.output
         log_activity(f"saving {output}")
-        model.write().overwrite().save(output)
-        yield f"model saved in {output}: ps2.algorithms.{self.loader or type(model).__name__}.load({output!r})"
+        saved = self.saved_model(data, model)
+        saved.write().overwrite().save(output)
+        loader = (
+            f"ps2.algorithms.{self.loader or type(model).__name__}" if saved is model else "pyspark.ml.PipelineModel"
+        )
+        yield f"model saved in {output}: {loader}.load({output!r})"
         yield from self.write_extra_files(model)
         for path, plot in self._plots(data, model).items():
             try:

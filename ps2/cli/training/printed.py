@@ -18,10 +18,12 @@ MAX_CLASSES_SHOWN = 10  # of more classes, the first nine and the last one are p
 TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE", "ndcg@10": "NDCG@10", "map": "MAP"}
 
 
-def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:
+def print_rows(rows: int, features: int, classes: Sequence[Any] = ()) -> None:
     """Print the numbers of rows and features, and the label of each class."""
+    from ps2.algorithms.text.libsvm import label_text
+
     text = f"{rows:,} rows, {features:,} features"
-    labels = [f"label {label:g} is class {number}" for number, label in enumerate(classes)]
+    labels = [f"label {label_text(label)} is class {number}" for number, label in enumerate(classes)]
     if len(labels) > MAX_CLASSES_SHOWN:
         labels = [*labels[: MAX_CLASSES_SHOWN - 1], "...", labels[-1]]
     click.echo(f"{text}; {', '.join(labels[:-1])} and {labels[-1]}" if labels else text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -58,16 +58,18 @@ class Rows:
     Attributes:
         count: the number of rows to train on.
         features: the number of features.
-        classes: the labels of class 0, 1, ...; empty if labels are not classes.
+        classes: the labels of class 0, 1, ..., numbers or texts; empty if labels are not classes.
         frames: the DataFrames "train" and, if there is a test file, "test".
         columns: the columns of a table; None: the rows have pyspark.ml's vectors.
+        indexer: the StringIndexerModel of categories that are texts; None: there are none.
     """
 
     count: int
     features: int
-    classes: tuple[float, ...]
+    classes: tuple[Any, ...]
     frames: dict[str, Any]
     columns: FeatureColumns | None = None
+    indexer: Any = None
 
 
 class RowsCommand(TrainingCommand[Rows]):
@@ -90,7 +92,12 @@ class RowsCommand(TrainingCommand[Rows]):
     @abstractmethod
     def steps(self) -> str: ...
 
-    def classes(self, rows: LabelledRows) -> tuple[float, ...]:
+    @property
+    def has_classes(self) -> bool:
+        """True if labels are classes, which may be texts in a table."""
+        return False
+
+    def classes(self, rows: LabelledRows) -> tuple[Any, ...]:
         """Return the labels of class 0, 1, ...; empty if labels are not classes."""
         return ()
 
@@ -131,7 +138,8 @@ class RowsCommand(TrainingCommand[Rows]):
     def feature_columns(self) -> FeatureColumns:
         from ps2.algorithms.text.feature_tables import FeatureColumns
 
-        return FeatureColumns(self.label, self.weight, self.list_of("features"), self.list_of("categories"))
+        features, categories = self.list_of("features"), self.list_of("categories")
+        return FeatureColumns(self.label, self.weight, features, categories, self.has_classes)
 
     def read(self, spark: Any) -> Rows:
         paths = {name: path for name, path in (("train", self.input), ("test", self.test)) if path}
@@ -144,7 +152,8 @@ class RowsCommand(TrainingCommand[Rows]):
             features = len(rows["train"].columns.features)
         classes = self.classes(rows["train"])
         frames = {name: table.classified(classes) if classes else table.frame for name, table in rows.items()}
-        return Rows(len(rows["train"]), features, classes, frames, rows["train"].columns)
+        data = Rows(len(rows["train"]), features, classes, frames, rows["train"].columns)
+        return data if data.columns is None else _with_indices(data, rows["train"])
 
     def _read_tables(self, spark: Any, paths: dict[str, str]) -> dict[str, LabelledRows]:
         from ps2.algorithms.text.feature_tables import read
@@ -169,6 +178,13 @@ class RowsCommand(TrainingCommand[Rows]):
         self.set_columns(estimator, data)
         return estimator.fit(data.frames["train"])
 
+    def saved_model(self, data: Rows, model: Any) -> Any:
+        if data.indexer is None:
+            return model
+        from pyspark.ml import PipelineModel
+
+        return PipelineModel([data.indexer, model])
+
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:
         if data.classes:
             printed.print_rows(data.count, data.features, data.classes)
@@ -177,6 +193,19 @@ class RowsCommand(TrainingCommand[Rows]):
     def data_record(self, data: Rows, model: Any) -> dict[str, Any]:
         classes = {"classes": list(data.classes)} if data.classes else {}
         return {"rows": data.count, "features": data.features, **classes}
+
+
+def _with_indices(data: Rows, train: LabelledRows) -> Rows:
+    """Return rows in which indices replace the categories that are texts."""
+    from ps2.algorithms.text.feature_tables import indexed_name, text_indexer
+
+    indexer = text_indexer(train)
+    if indexer is None:
+        return data
+    frames = {name: indexer.transform(frame) for name, frame in data.frames.items()}
+    texts = indexer.getInputCols()
+    features = tuple(indexed_name(name) if name in texts else name for name in train.columns.features)
+    return replace(data, frames=frames, columns=replace(train.columns, features=features), indexer=indexer)
 
 
 class PredictorCommand(RowsCommand):
@@ -254,7 +283,9 @@ class LRCommand(PredictorCommand):
             raise ConfigError(f"--restore: expected --solver minibatch, which can resume, got {self.params['solver']}")
         return super().make_estimator()._resumable("")
 
-    def classes(self, rows: LabelledRows) -> tuple[float, ...]:
+    has_classes = True
+
+    def classes(self, rows: LabelledRows) -> tuple[Any, ...]:
         return rows.classes()
 
 
@@ -316,5 +347,7 @@ class MetricCommand(RowsCommand):
     metric = Metric.load("model")   metric.transform(x) returns L x; Euclidean distances of L x are the metric's
     """
 
-    def classes(self, rows: LabelledRows) -> tuple[float, ...]:
+    has_classes = True
+
+    def classes(self, rows: LabelledRows) -> tuple[Any, ...]:
         return rows.classes(MAX_METRIC_CLASSES)

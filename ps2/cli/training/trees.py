@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CLASSES = ("binary", "multiclass")
 CATEGORIES = click.option(
-    "--categories", metavar="LIST", help="Features of a table that are categories, numbered 0, 1, ..."
+    "--categories", metavar="LIST", help="Features of a table that are categories: texts, or numbers 0, 1, ..."
 )
 # The name of the column that has the queries.
 QUERY_COLUMN = "query"
@@ -54,7 +54,11 @@ class TreesCommand(PredictorCommand):
     )
     file_options = (*PredictorCommand.file_options, CATEGORIES, task_option("two classes, several classes, or numbers"))
 
-    def classes(self, rows: LabelledRows) -> tuple[float, ...]:
+    @property
+    def has_classes(self) -> bool:
+        return self.task in CLASSES
+
+    def classes(self, rows: LabelledRows) -> tuple[Any, ...]:
         from ps2.algorithms.text.libsvm import MAX_CLASSES
 
         if self.task not in CLASSES:
@@ -160,6 +164,7 @@ class GBTCommand(TreesCommand):
     examples = """
     --input agaricus.train.libsvm.gz --test agaricus.test.libsvm.gz --output model
     --input train.libsvm --validation 0.2 --trees 500 --lr 0.05 --plots pictures --output model
+    --input adult.csv --label income --categories job,country --test adult.test.csv --output model
     --input houses.csv --label price --categories district,kind --task regression --output model
     --input digits.libsvm --task multiclass --depth 8 --output model -o json
     --input claims.libsvm --task regression --loss poisson --save-xgboost model.json --output model
@@ -169,7 +174,8 @@ class GBTCommand(TreesCommand):
     """
     usage = """
     from ps2.algorithms import GBTClassificationModel, GBTModel   (GBTRegressionModel, GBTRankerModel)
-    GBTClassificationModel.load("model").transform(df)   predictions are classes, 0, 1, ...
+    GBTClassificationModel.load("model").transform(df)   predictions are classes, 0, 1, ...; with categories that are
+    pyspark.ml.PipelineModel.load("model").transform(df)   texts
     GBTModel.load("model").predict(X)                    NumPy or scipy CSR, without Spark; column 0 is index 1
     """
 
