@@ -171,6 +171,13 @@ def text_indexer(rows: LabelledRows) -> Any:
     return indexer.fit(rows.frame)
 
 
+def pipeline(indexer: Any, model: Any) -> Any:
+    """Return a PipelineModel that replaces texts by indices, as ``text_indexer`` does, and then calls the model."""
+    from pyspark.ml import PipelineModel
+
+    return PipelineModel([indexer, model])
+
+
 def indexed_name(name: str) -> str:
     """Return the name of the column with the indices of a column's texts."""
     return f"{name}_index"

@@ -181,9 +181,9 @@ class RowsCommand(TrainingCommand[Rows]):
     def saved_model(self, data: Rows, model: Any) -> Any:
         if data.indexer is None:
             return model
-        from pyspark.ml import PipelineModel
+        from ps2.algorithms.text.feature_tables import pipeline
 
-        return PipelineModel([data.indexer, model])
+        return pipeline(data.indexer, model)
 
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:
         if data.classes:
