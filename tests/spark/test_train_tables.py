@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.ml import PipelineModel
 
-from ps2.algorithms import GBTRegressionModel, KMeansModel, LogisticRegressionModel
+from ps2.algorithms import GBTRankerModel, GBTRegressionModel, KMeansModel, LogisticRegressionModel
 from tests.commands import assert_one_line
 
 ROWS = 300
@@ -92,6 +92,23 @@ def test_gbt_when_categories_are_text_then_saves_a_pipeline(train, files, tmp_pa
     assert frame.where("(prediction = 1) = (sold = 'yes')").count() == ROWS
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_ranker_when_rows_are_a_table_then_groups_them(train, files, tmp_path, spark, suffix):
+    table = pq.read_table(files / "rows.parquet").select(["x1", "x2"])
+    queries = [f"q{n % 20}" for n in range(ROWS)]
+    relevance = np.clip(np.round(table["x1"].to_numpy() + 1), 0, 3)
+    table = table.append_column("query", [queries]).append_column("relevance", [relevance])
+    path = tmp_path / f"ranked.{suffix}"
+    (pq.write_table if suffix == "parquet" else pacsv.write_csv)(table, path)
+    options = ["--task", "ranking", "--group", "query", "--label", "relevance", "--trees", 10, "--validation", 0.3]
+    code, stdout, stderr = train("gbt", "--input", path, *options)
+    assert (code, stderr) == (0, "")
+    measures = json.loads(stdout)["measures"]
+    assert (measures["train"]["queries"], measures["train"]["ndcg@10"] > 0.9) == (20, True)
+    assert 0 < measures["held out"]["queries"] < 20
+    assert GBTRankerModel.load(str(tmp_path / "model")).getGroupCol() == "query"
+
+
 @pytest.mark.usefixtures("spark")
 def test_forest_when_labels_are_numbers_then_measures_all_rows(train, files):
     options = ["--task", "regression", "--label", "price", "--features", "x1,kind", "--trees", 5]
@@ -120,7 +137,8 @@ def test_kmeans_when_no_features_are_named_then_all_numbers(train, files, tmp_pa
         ("texts.parquet", ["--categories", "id", "--features", "kind"], "column 'kind': expected numbers, got string"),
         ("word.csv", [], "word.csv: line 3: column 'x1': expected a number, got 'cheap'"),
         ("rows.csv", ["--format", "libsvm", "--weight", "w"], "--weight: expected a CSV, TSV or Parquet file"),
-        ("rows.csv", ["--task", "ranking"], "--task: expected a LIBSVM file with qid for ranking"),
+        ("rows.csv", ["--task", "ranking"], "--group: expected the column of queries with --task ranking"),
+        ("rows.parquet", ["--task", "ranking", "--group", "w"], "column 'w': expected integers or strings, got double"),
     ],
 )
 def test_gbt_when_table_is_wrong_then_one_line_names_column(train, files, file, options, expected):

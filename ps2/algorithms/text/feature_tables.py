@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, NumericType, StringType
+from pyspark.sql.types import BooleanType, IntegralType, NumericType, StringType
 
 from ps2.algorithms.text.clicks import SEPARATORS, FormatName, check_files, check_name, matching
-from ps2.algorithms.text.layouts import NUMBER, OPTIONAL_NUMBER, TEXT, Column, Kind, Layout
+from ps2.algorithms.text.layouts import ID, NUMBER, OPTIONAL_NUMBER, TEXT, Column, Kind, Layout
 from ps2.algorithms.text.libsvm import MAX_CLASSES, LabelledRows, is_number
 from ps2.algorithms.text.paths import reading
 from ps2.algorithms.text.tables import csv_lines, read_rows
@@ -24,6 +24,7 @@ class FeatureColumns:
 
     Attributes:
         label, weight: columns of numbers; None: there is no such column.
+        group: the column of queries, integers or texts; None: there is no such column.
         features: columns of numbers; empty: all columns of numbers without another role.
         categories: those of the features that are categories: 0, 1, ..., or texts.
         has_classes: whether the labels are classes: numbers, or texts.
@@ -32,6 +33,7 @@ class FeatureColumns:
 
     label: str | None = None
     weight: str | None = None
+    group: str | None = None
     features: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     has_classes: bool = False
@@ -42,14 +44,14 @@ class FeatureColumns:
 
         Raise InputError unless each column exists once, and each has one role.
         """
-        roles = [name for name in (self.label, self.weight) if name is not None]
+        roles = self._roles
         for name in roles:
             check_name(path, name, names)
         categories = matching(path, self.categories, names)
         features = matching(path, self.features, names) if self.features else [n for n in numbers if n not in roles]
         features = tuple(dict.fromkeys([*features, *categories]))
         if both := [name for name in roles if name in features]:
-            raise InputError(f"{path}: --features: {both[0]!r} is the column of labels or weights")
+            raise InputError(f"{path}: --features: {both[0]!r} is the column of labels, weights or queries")
         if not features:
             raise InputError(f"{path}: expected columns of numbers, got {', '.join(map(repr, names))}")
         for name in features:
@@ -63,7 +65,11 @@ class FeatureColumns:
     @property
     def names(self) -> list[str]:
         """The names of all columns, the features last."""
-        return [*(name for name in (self.label, self.weight) if name is not None), *self.features]
+        return [*self._roles, *self.features]
+
+    @property
+    def _roles(self) -> list[str]:
+        return [name for name in (self.label, self.weight, self.group) if name is not None]
 
 
 def read(spark: Any, path: str, form: FormatName, columns: FeatureColumns, names: Sequence[str] = ()) -> LabelledRows:
@@ -106,6 +112,8 @@ def _kind(columns: FeatureColumns, name: str) -> Kind:
     """Return the kind of a column's fields in CSV files."""
     if columns.may_be_text(name):
         return TEXT
+    if name == columns.group:
+        return ID
     return OPTIONAL_NUMBER if name in columns.features else NUMBER
 
 
@@ -117,6 +125,11 @@ def _read_parquet(spark: Any, path: str, columns: FeatureColumns) -> tuple[Any, 
     casts = {}
     for name in columns.names:
         is_text = isinstance(types[name], StringType) and columns.may_be_text(name)
+        if name == columns.group and isinstance(types[name], (IntegralType, StringType)):
+            casts[name] = F.col(quoted(name))
+            continue
+        if name == columns.group:
+            raise InputError(f"{path}: column {name!r}: expected integers or strings, got {types[name].simpleString()}")
         if name not in numbers and not is_text:
             raise InputError(f"{path}: column {name!r}: expected numbers, got {types[name].simpleString()}")
         casts[name] = F.trim(quoted(name)) if is_text else F.col(quoted(name)).cast("double")

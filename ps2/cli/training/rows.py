@@ -86,6 +86,7 @@ class RowsCommand(TrainingCommand[Rows]):
     label: str | None = None
     weight: str | None = None
     categories: str | None = None
+    group: str | None = None
     file_text = f"{LINES}."
 
     @property
@@ -118,7 +119,7 @@ class RowsCommand(TrainingCommand[Rows]):
         if len(forms) > 1:
             raise ConfigError(f"--test: expected a file of the format of --input, got {' and '.join(sorted(forms))}")
         self.num_features()
-        for option in ("columns", "weight", "categories"):
+        for option in ("columns", "weight", "categories", "group"):
             if getattr(self, option) is not None:
                 raise ConfigError(f"--{option}: expected a CSV, TSV or Parquet file, got LIBSVM (see --format)")
 
@@ -139,7 +140,7 @@ class RowsCommand(TrainingCommand[Rows]):
         from ps2.algorithms.text.feature_tables import FeatureColumns
 
         features, categories = self.list_of("features"), self.list_of("categories")
-        return FeatureColumns(self.label, self.weight, features, categories, self.has_classes)
+        return FeatureColumns(self.label, self.weight, self.group, features, categories, self.has_classes)
 
     def read(self, spark: Any) -> Rows:
         paths = {name: path for name, path in (("train", self.input), ("test", self.test)) if path}

@@ -131,13 +131,15 @@ class GBTCommand(TreesCommand):
         "ranking": Variant("GBTRanker", GBTRankerSettings),
     }
     file_text = (
-        f'{TreesCommand.file_text}\n\nWith --task ranking, lines are "label qid:query index:value ...", and labels are '
-        "relevances from 0 to 31. The rows of a query need not be side by side. Instead of qid:, the file FILE.query "
-        "can have the number of rows of each query of FILE, one per line, as for LightGBM."
+        f'{TreesCommand.file_text}\n\nWith --task ranking, tables have a column of queries (--group), lines are "label '
+        'qid:query index:value ...", and labels are relevances from 0 to 31. The rows of a query need not be side by '
+        "side. Instead of qid:, the file FILE.query can have the number of rows of each query of FILE, one per line, as "
+        "for LightGBM."
     )
     file_options = (
         *PredictorCommand.file_options,
         CATEGORIES,
+        click.option("--group", metavar="NAME", help="With --task ranking: column of the queries of a table."),
         task_option("two classes, several classes, numbers, or relevances of the rows of queries", "ranking"),
     )
     defaults: ClassVar = {
@@ -168,6 +170,7 @@ class GBTCommand(TreesCommand):
     --input houses.csv --label price --categories district,kind --task regression --output model
     --input digits.libsvm --task multiclass --depth 8 --output model -o json
     --input claims.libsvm --task regression --loss poisson --save-xgboost model.json --output model
+    --input results.parquet --task ranking --group query --label relevance --output model
     --input Fold1/train.txt --test Fold1/test.txt --task ranking --defaults lightgbm --output model
     --input hdfs:///ads/part-* --servers 8 --master yarn --depth 7 --bins 100 --output hdfs:///model
     --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
@@ -184,7 +187,7 @@ class GBTCommand(TreesCommand):
             raise ConfigError(f"--trees: expected at least 1, got {self.params['maxIter']}")
         columns = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT_COLUMN}
         if self.task == "ranking":
-            columns["groupCol"] = QUERY_COLUMN
+            columns["groupCol"] = self.group or QUERY_COLUMN
         library = self.params.get("defaults")
         if library is not None:  # options that are not set have the library's values, instead of the command's
             source = click.get_current_context().get_parameter_source
@@ -203,8 +206,8 @@ class GBTCommand(TreesCommand):
             raise ConfigError(f"--save-xgboost: expected {expected}, got {path}")
 
     def feature_columns(self) -> Any:
-        if self.task == "ranking":
-            raise ConfigError("--task: expected a LIBSVM file with qid for ranking, got a table of named columns")
+        if (self.group is None) == (self.task == "ranking"):
+            raise ConfigError("--group: expected the column of queries with --task ranking, and only with it")
         return super().feature_columns()
 
     def reader(self) -> Any:
@@ -218,7 +221,7 @@ class GBTCommand(TreesCommand):
         self.set_columns(estimator, data)
         frame = data.frames["train"]
         if self.validation is not None:
-            columns = () if data.columns is None else data.columns.names
+            columns = () if data.columns is None else [self.group] if self.group else data.columns.names
             frame = held_out(frame, self.validation, self.params["seed"], HELD_OUT_COLUMN, columns)
             if self.task == "ranking":
                 data.frames["held out"] = frame.where(f"`{HELD_OUT_COLUMN}`")
