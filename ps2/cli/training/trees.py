@@ -133,8 +133,8 @@ class GBTCommand(TreesCommand):
     file_text = (
         f'{TreesCommand.file_text}\n\nWith --task ranking, tables have a column of queries (--group), lines are "label '
         'qid:query index:value ...", and labels are relevances from 0 to 31. The rows of a query need not be side by '
-        "side. Instead of qid:, the file FILE.query can have the number of rows of each query of FILE, one per line, as "
-        "for LightGBM."
+        "side. Instead of qid:, the file FILE.query can have the number of rows of each query of FILE, one per line, "
+        "as for LightGBM."
     )
     file_options = (
         *PredictorCommand.file_options,
