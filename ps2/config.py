@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,9 @@ FAST_PATH_VARIABLE = "PS2_FAST_PATH"
 CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
+# The namespace of drivers and calls that name none.
+DEFAULT_NAMESPACE = "default"
+NAMESPACE = re.compile(r"[a-z0-9._-]{1,63}")
 MAX_PORT = 65535
 ANY_PORT = range(1)  # port 0: the system chooses a free port
 MIN_TOKEN_CHARS = 16
@@ -195,6 +199,13 @@ def read_token(path: str | os.PathLike[str]) -> str:
                 f"got {len(line)} characters"
             )
     return "\n".join(lines)
+
+
+def read_namespace(text: str, setting: str = "namespace") -> str:
+    """Return the name of a namespace; raises ConfigError if it is not one."""
+    if not isinstance(text, str) or NAMESPACE.fullmatch(text) is None:
+        raise ConfigError(f"{setting}: expected 1 to 63 characters out of a-z, 0-9, '.', '_' and '-', got {text!r}")
+    return text
 
 
 def split_address(address: str, setting: str = "address") -> tuple[str, int]:

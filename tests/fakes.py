@@ -14,6 +14,7 @@ from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import BusyError, PS2Error, StaleRouteError, UnavailableError
 from ps2.rpc.control import ServerControl
 from ps2.server.engine import Engine
+from ps2.server.namespaces import Namespaces
 from ps2.server.servicer import ServerServicer
 from tests.messages import reply_bytes, reply_of, request_bytes, request_of
 
@@ -50,7 +51,7 @@ class FleetInProcess:
         self.closed = False
         self.sent = []
         self._servicers = {
-            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)
+            address: ServerServicer(Namespaces(engine), f"id-{address}", WireConfig(), lambda: None)
             for address, engine in self.engines.items()
         }
         self._servicers[MASTER] = MasterServicer(self.master)

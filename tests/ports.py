@@ -32,3 +32,9 @@ def _is_free(port):
         except OSError:
             return False
     return True
+
+
+def is_listening(address):
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.config import ANY_PORT, MAX_BYTES, is_wildcard, ports_text, read_host, split_listen
+from ps2.config import (
+    ANY_PORT,
+    DEFAULT_NAMESPACE,
+    MAX_BYTES,
+    is_wildcard,
+    ports_text,
+    read_host,
+    read_namespace,
+    split_listen,
+)
 from ps2.coordinator import settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
@@ -35,7 +44,10 @@ class PS2Conf:
     Attributes:
         servers: number of servers; None: 2, or the servers of ``fleet``.
         fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list. The
-            driver takes over the named vectors of the earlier driver; see ``PS2Context.vector``.
+            driver takes over the named vectors of the earlier driver of its namespace; see ``PS2Context.vector``.
+        namespace: name of this application on the servers of ``fleet``. Drivers with different namespaces share the
+            servers' memory, and nothing else. A driver takes over the named vectors of the earlier driver of its
+            namespace. 1 to 63 characters out of a-z, 0-9, ".", "_" and "-". Default "default".
         tokenFile: file with the token of ``fleet``. A fleet that the driver starts gets a new token.
         launcher: name of the launcher, which starts the servers. "local", the default: child processes. "spark": a
             second Spark application on the same cluster, with one server per container (docs/deploy.md). Installed
@@ -103,6 +115,7 @@ class PS2Conf:
 
     servers: int | None = None
     fleet: str | Sequence[str] | None = None
+    namespace: str = DEFAULT_NAMESPACE
     tokenFile: str | None = None
     launcher: str = "local"
     sparkConf: Mapping[str, str] = field(default_factory=dict)
@@ -157,6 +170,7 @@ class PS2Conf:
         if not isinstance(self.launcher, str):
             raise ConfigError(f"launcher: expected a name, got {self.launcher!r}")
         launcher_class(self.launcher)
+        read_namespace(self.namespace)
         if not isinstance(self.sparkConf, Mapping) or not all(isinstance(name, str) for name in self.sparkConf):
             raise ConfigError(f"sparkConf: expected a dict of Spark's settings, got {self.sparkConf!r}")
         self._check_whole("servers", 1, MAX_SERVERS)
@@ -191,6 +205,8 @@ class PS2Conf:
             raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
         if self.restore == LATEST and self.checkpointDir is None:
             raise ConfigError("restore: 'latest' is the newest checkpoint in checkpointDir, which is not given")
+        if self.namespace != DEFAULT_NAMESPACE and not attached:
+            raise ConfigError("namespace needs fleet: servers that the driver starts serve no other driver")
         if self.tokenFile is not None and not attached:
             raise ConfigError("tokenFile needs fleet: a fleet that the driver starts gets a new token")
         if self.tls is not None and not (self.tls.cert and self.tls.ca):

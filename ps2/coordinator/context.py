@@ -51,6 +51,7 @@ class PS2Context:
         servers: int | None = None,
         *,
         fleet: str | Sequence[str] | None = None,
+        namespace: str | None = None,
         tokenFile: str | None = None,
         driverHost: str | None = None,
         launcher: str | None = None,
@@ -74,6 +75,8 @@ class PS2Context:
                 active one, if any. Without Spark, only this process can use vectors.
             servers: number of servers to start (default 2).
             fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list.
+            namespace: name of this application on the servers of ``fleet``, which other drivers may use at the same
+                time. Default "default".
             tokenFile: file with the token of ``fleet``.
             driverHost: host name or address by which tasks reach this host. Sets advertiseAddress, and makes the driver
                 listen on all addresses.
@@ -108,6 +111,7 @@ class PS2Context:
             settings: dict[str, Any] = {
                 "servers": servers,
                 "fleet": fleet,
+                "namespace": namespace,
                 "tokenFile": tokenFile,
                 "launcher": launcher,
             }

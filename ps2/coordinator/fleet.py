@@ -84,7 +84,7 @@ def load_initial_state(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2C
 
 
 def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
-    """Coordinate servers once their coordinator was silent for ``lostAfterS``; unless ``adopt``, free all matrices."""
+    """Coordinate a namespace once its coordinator was silent for ``lostAfterS``; free all matrices unless ``adopt``."""
     master, servers = fleet.master, fleet.control
     servers_info = _wait_for_earlier_driver(fleet, conf)
     servers.route_version = max(info.route_version for info in servers_info)
@@ -98,11 +98,11 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
                 servers.free_matrix(address, status.matrix)
     if matrices:
         master.adopt(matrices, repartition=False)
-        log.info("took over %d matrices of the previous driver", len(matrices))
+        log.info("took over %d matrices of the previous driver of namespace %r", len(matrices), conf.namespace)
 
 
 def _wait_for_earlier_driver(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
-    """Wait until no other driver uses the servers; return their descriptions. Raise UsageError if one is running."""
+    """Wait until no other driver uses the namespace; return the servers' descriptions. Raise UsageError if one runs."""
     start_s = time.monotonic()
     while True:
         servers_info = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
@@ -113,8 +113,9 @@ def _wait_for_earlier_driver(fleet: FleetControl, conf: PS2Conf) -> list[ServerI
         alive = [info for info in in_use if info.silent_s < time.monotonic() - start_s - POLL_S]
         if alive:
             raise UsageError(
-                f"this fleet has a driver (coordinator {alive[0].coordinator}), which sent its last heartbeat "
-                f"{alive[0].silent_s:.1f} s ago; a fleet has one driver at a time: stop that driver first"
+                f"namespace {conf.namespace!r} of this fleet has a driver (coordinator {alive[0].coordinator}), which "
+                f"sent its last heartbeat {alive[0].silent_s:.1f} s ago; a namespace has one driver at a time: stop "
+                "that driver first, or give this one a namespace of its own: namespace='...'"
             )
         sleep(POLL_S)
 
@@ -153,7 +154,7 @@ class Fleet:
         self._stopping = threading.Event()
         config = FleetConfig(conf.heartbeatS, conf.lostAfterS, conf.startWithinS, give_up_after_s=conf.retryTimeoutS)
         with contextlib.ExitStack() as undo:
-            self.control = ServerControl(transport)
+            self.control = ServerControl(transport, conf.namespace)
             self.master = Master(self.control, config, id, conf.replicas, active, self.is_attached)
             self.master_server = listen(self.master, binding.listen, token, conf.tls)
             self.address = binding.advertised_address(self.master_server.address)

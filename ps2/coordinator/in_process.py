@@ -26,6 +26,7 @@ from ps2.protocol.arrays import decode_array, deliver, plain_spec, receive_array
 from ps2.protocol.messages import Array, Operation, Reply, Request, Result
 from ps2.rpc.control import ServerControl
 from ps2.server.engine import Engine
+from ps2.server.namespaces import Namespaces
 from ps2.server.servicer import ServerServicer
 from ps2.transport.exchange import Outcome
 
@@ -42,7 +43,8 @@ class InProcessServers:
         self.control = ServerControl(self)
         self.master = Master(self.control, FleetConfig(), id="inprocess")
         self._servicers: dict[str, Any] = {
-            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)  # there is no process to end
+            # There is no process to end.
+            address: ServerServicer(Namespaces(engine), f"id-{address}", WireConfig(), lambda: None)
             for address, engine in self.engines.items()
         }
         self._servicers[MASTER] = MasterServicer(self.master)

@@ -96,7 +96,7 @@ class Activation:
         seed: True if the backup has no copies yet: the server sends them while requests continue.
         catalog: the encoded catalog to store for a later coordinator; empty: the server keeps the stored catalog.
         leave: True: the server no longer obeys its coordinator.
-        afresh: True: the server drops its shards and its coordinator, as after a start.
+        afresh: True: the server drops its shards and its coordinator, and refuses requests until the next activation.
     """
 
     coordinator: str
@@ -123,10 +123,13 @@ class ServerControl:
 
     Attributes:
         route_version: sent with the calls; the coordinator increases it.
+        namespace: the namespace of the servers that the calls are about; "": all namespaces for ``status``, "default"
+            for other calls.
     """
 
-    def __init__(self, transport: Network) -> None:
+    def __init__(self, transport: Network, namespace: str = "") -> None:
         self._transport = transport
+        self.namespace = namespace
         self.route_version = 0
         self._row_changes = itertools.count(1)
 
@@ -151,6 +154,7 @@ class ServerControl:
             answered_s=answered_s,
             released=released,
             connection=connection,
+            namespace=self.namespace,
         )
         reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
         return ServerInfo(
@@ -179,6 +183,7 @@ class ServerControl:
             partitions=[partition_to_pb(p) for p in partitions],
             route_version=self.route_version,
             copies=copies,
+            namespace=self.namespace,
         )
         self._call(address, "CreateMatrix", request, server_pb2.CreateMatrixReply)
 
@@ -202,26 +207,35 @@ class ServerControl:
             reused=reused,
             route_version=self.route_version,
             number=next(self._row_changes),
+            namespace=self.namespace,
         )
         self._call(address, "UpdateRows", request, server_pb2.UpdateRowsReply, timeout_s)
 
     def free_matrix(self, address: str, matrix: int, timeout_s: float = SERVER_TIMEOUT_S) -> None:
-        request = server_pb2.FreeMatrixRequest(matrix=matrix, route_version=self.route_version)
+        request = server_pb2.FreeMatrixRequest(
+            matrix=matrix, route_version=self.route_version, namespace=self.namespace
+        )
         self._call(address, "FreeMatrix", request, server_pb2.FreeMatrixReply, timeout_s)
 
     def activate(self, address: str, activation: Activation) -> None:
         """Give a server its new state in the fleet, at ``self.route_version``."""
-        request = server_pb2.ActivateRequest(route_version=self.route_version, **asdict(activation))
+        request = server_pb2.ActivateRequest(
+            route_version=self.route_version, namespace=self.namespace, **asdict(activation)
+        )
         self._call(address, "Activate", request, server_pb2.ActivateReply)
 
     def end_stages(self, address: str, series: str, below: int, live: Sequence[int]) -> None:
         """Tell a server which stages are over: the stages of ``series`` below number ``below``, except ``live``."""
-        request = server_pb2.EndStagesRequest(series=series, below=below, live=live, route_version=self.route_version)
+        request = server_pb2.EndStagesRequest(
+            series=series, below=below, live=live, route_version=self.route_version, namespace=self.namespace
+        )
         self._call(address, "EndStages", request, server_pb2.EndStagesReply, SIGN_OF_LIFE_TIMEOUT_S)
 
     def freeze(self, address: str, checkpoint: str, timeout_s: float) -> None:
         """Pause all shards of a server until ``copy`` has copied them, at most for ``timeout_s``."""
-        request = server_pb2.FreezeRequest(checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version)
+        request = server_pb2.FreezeRequest(
+            checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version, namespace=self.namespace
+        )
         self._call(address, "Freeze", request, server_pb2.FreezeReply)
 
     def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> CopyReport:
@@ -231,19 +245,20 @@ class ServerControl:
         until ``discard``.
         """
         matrices = [server_pb2.RowsInUse(matrix=matrix, rows=row_ids) for matrix, row_ids in rows.items()]
-        request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
+        request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last, namespace=self.namespace)
         reply = self._call(address, "Copy", request, server_pb2.CopyReply, LONG_TIMEOUT_S)
         return CopyReport(reply.pause_s, reply.bytes, reply.mutations)
 
     def write(self, address: str, checkpoint: str, url: str) -> list[SavedShard]:
         """Write the copies that ``copy`` made into a folder, and free their memory."""
-        request = server_pb2.WriteRequest(checkpoint=checkpoint, url=url)
+        request = server_pb2.WriteRequest(checkpoint=checkpoint, url=url, namespace=self.namespace)
         reply = self._call(address, "Write", request, server_pb2.WriteReply, LONG_TIMEOUT_S)
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
         """Abort a checkpoint and resume paused shards. ``checkpoint`` "": any, also after ``copy(last=True)``."""
-        self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
+        request = server_pb2.DiscardRequest(checkpoint=checkpoint, namespace=self.namespace)
+        self._call(address, "Discard", request, server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
         """Let a server read shards from files; return their size in bytes. ``activate(loaded=True)`` makes them active.
@@ -251,7 +266,11 @@ class ServerControl:
         ``ids``: also read the ids of applied mutations.
         """
         request = server_pb2.LoadRequest(
-            url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version
+            url=url,
+            matrices=map(load_matrix_to_pb, matrices),
+            ids=ids,
+            route_version=self.route_version,
+            namespace=self.namespace,
         )
         return self._call(address, "Load", request, server_pb2.LoadReply, LONG_TIMEOUT_S).bytes
 
@@ -275,13 +294,13 @@ class ServerControl:
             shards=[server_pb2.ShardName(matrix=matrix, partition=partition) for matrix, partition in shards],
             copies=copies,
             route_version=self.route_version,
+            namespace=self.namespace,
         )
         return self._call(address, "Send", request, server_pb2.SendReply, LONG_TIMEOUT_S).bytes
 
     def status(self, address: str) -> ServerStatus:
-        reply = self._call(
-            address, "Status", server_pb2.StatusRequest(), server_pb2.StatusReply, SIGN_OF_LIFE_TIMEOUT_S
-        )
+        request = server_pb2.StatusRequest(namespace=self.namespace)
+        reply = self._call(address, "Status", request, server_pb2.StatusReply, SIGN_OF_LIFE_TIMEOUT_S)
         return status_from_pb(reply)
 
     def stop(self, address: str) -> None:

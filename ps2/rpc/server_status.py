@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
 from ps2 import errors
+from ps2.config import DEFAULT_NAMESPACE
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.convert import partition_from_pb, partition_to_pb, spec_from_pb, spec_to_pb
@@ -57,6 +59,8 @@ class MatrixStatus:
         admitted_keys: number of times that a managed key got its slot.
         expired_keys: number of times that a managed key was removed because of its age.
         evicted_keys: number of times that a managed key was removed because of a limit or by a call.
+        coordinator: the coordinator of the namespace; "" if there is none.
+        names: the row of each named vector, as the coordinator of an attached fleet has published them.
     """
 
     matrix: int
@@ -70,6 +74,9 @@ class MatrixStatus:
     admitted_keys: int = 0
     expired_keys: int = 0
     evicted_keys: int = 0
+    namespace: str = DEFAULT_NAMESPACE
+    coordinator: str = ""
+    names: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def key_counts(self) -> dict[str, int]:
@@ -203,6 +210,9 @@ def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
             rows=matrix.rows,
             bytes=matrix.bytes,
             partitions=map(partition_to_pb, matrix.partitions),
+            namespace=matrix.namespace,
+            coordinator=matrix.coordinator,
+            names=matrix.names,
             **matrix.key_counts,
         )
         for matrix in status.matrices
@@ -224,6 +234,9 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
             matrix.rows,
             matrix.bytes,
             partitions=tuple(map(partition_from_pb, matrix.partitions)),
+            namespace=matrix.namespace,
+            coordinator=matrix.coordinator,
+            names=dict(matrix.names),
             **{name: getattr(matrix, name) for name in KEY_COUNTS},
         )
         for matrix in message.matrices

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from heapq import nlargest
 
+from ps2.config import DEFAULT_NAMESPACE
 from ps2.errors import (
     BusyError,
     LimitError,
@@ -39,23 +42,55 @@ from ps2.server.shard import Shard, ShardLock, check_colocated
 log = logging.getLogger(__name__)
 
 
-class Engine:
-    """All shards of one server, and everything that requests need to run on them."""
+@dataclass(frozen=True)
+class SharedParts:
+    """What the engines of one process share: memory with its account, caches and buffers, and the counts of requests.
 
-    def __init__(self, memory_limit_bytes: int, allow_udf: bool) -> None:
-        self.memory = MemoryAccount(memory_limit_bytes)
+    Keys are cached by matrix, and the id of a matrix is unique in the fleet.
+    """
+
+    memory: MemoryAccount
+    keys: KeyCache
+    meter: Meter
+    fast_paths: FastPaths
+    allow_udf: bool
+
+
+class Engine:
+    """All shards of one namespace on a server, and everything that requests need to run on them.
+
+    Attributes:
+        shared: what this engine shares with the engines of the server's other namespaces (``sibling``).
+        catalog: the encoded catalog of named matrices that the coordinator has published for its successor.
+    """
+
+    def __init__(
+        self,
+        memory_limit_bytes: int,
+        allow_udf: bool,
+        namespace: str = DEFAULT_NAMESPACE,
+        shared: SharedParts | None = None,
+    ) -> None:
+        if shared is None:
+            memory, meter = MemoryAccount(memory_limit_bytes), Meter()
+            shared = SharedParts(memory, KeyCache(memory), meter, FastPaths(memory, meter), allow_udf)
+        self.namespace, self.shared = namespace, shared
+        self.catalog = b""
+        self.memory, self.keys, self.meter = shared.memory, shared.keys, shared.meter
+        self.fast_paths = shared.fast_paths
         self._shards: dict[tuple[int, int], Shard] = {}
         self._lock = threading.Lock()  # guards the dict; each shard has its own lock
         self.replies = ReplyCache()
         self._ended_stages = EndedStages()
-        self.keys = KeyCache(self.memory)
-        self.meter = Meter()
-        self.fence = Fence()
+        self.fence = Fence(namespace)
         self.replicator: Replicator | None = None
         self._copies = Copies(self.replies, self.keys)
         self._pieces = PieceAssembler(self.memory)
-        self._runner = RequestRunner(self.replies, self.meter, self.memory, allow_udf)
-        self.fast_paths = FastPaths(self.shard, self.memory, self.fence, self.meter)
+        self._runner = RequestRunner(self.replies, self.meter, self.memory, shared.allow_udf)
+
+    def sibling(self, namespace: str) -> Engine:
+        """Return an engine without shards for another namespace of this server."""
+        return Engine(self.memory.limit_bytes, self.shared.allow_udf, namespace, self.shared)
 
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
@@ -134,6 +169,11 @@ class Engine:
         for matrix in {matrix for matrix, _ in replaced}:
             self.keys.forget(matrix)
 
+    def close(self) -> None:
+        """Free all shards, and drop unfinished pieces of requests."""
+        self.replace_shards({})
+        self._pieces.close()
+
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
         """Forget the ids of a series' stages below ``below``, except ``live``, and refuse their late mutations."""
         self._ended_stages.add(series, below, live)
@@ -190,7 +230,7 @@ class Engine:
         self.memory.release(nbytes)
 
     def open_fast_path(self, request: Request) -> CompiledFastPath | None:
-        return self.fast_paths.open(request)
+        return self.fast_paths.open(request, self.fence, self.shard)
 
     def execute(self, request: Request) -> Reply:
         """Run a request's operations in order, under the locks of all their shards.
@@ -241,10 +281,12 @@ class Engine:
         if limit is not None and len(by_matrix) > limit:
             sizes = {matrix: sum(shard.nbytes for shard in group) for matrix, group in by_matrix.items()}
             by_matrix = {matrix: by_matrix[matrix] for matrix in sorted(nlargest(limit, sizes, key=sizes.__getitem__))}
-        return [_matrix_status(matrix, group) for matrix, group in by_matrix.items()]
+        names = names_by_matrix(self.catalog)
+        owner = (self.namespace, self.fence.coordinator)
+        return [_matrix_status(matrix, group, owner, names.get(matrix, {})) for matrix, group in by_matrix.items()]
 
     def _update_copies(self) -> None:
-        self.memory.holds_copies = any(shard.copy for shard in self._shards.values())
+        self.memory.set_copies(self, any(shard.copy for shard in self._shards.values()))
 
     def _matrix_shards(self, matrix: int) -> list[Shard]:
         with self._lock:
@@ -289,7 +331,16 @@ class Engine:
             raise StoppedError(f"stage {id.stage} of {id.series} is over: its mutations are no longer applied")
 
 
-def _matrix_status(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
+def names_by_matrix(catalog: bytes) -> dict[int, dict[str, int]]:
+    """Return the rows of the named vectors of a published catalog (b"": none): matrix -> name -> row."""
+    matrices = json.loads(catalog)["matrices"] if catalog else ()
+    return {matrix["id"]: matrix["names"] for matrix in matrices}
+
+
+def _matrix_status(
+    matrix: int, shards: Sequence[Shard], owner: tuple[str, str], names: Mapping[str, int]
+) -> MatrixStatus:
+    """Return the status of a matrix; ``owner``: its namespace and coordinator; ``names``: rows of its named vectors."""
     managed = [shard.managed for shard in shards if shard.managed is not None]
     sparse = [shard for shard in shards if shard.index is not None]
     return MatrixStatus(
@@ -304,6 +355,9 @@ def _matrix_status(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
         admitted_keys=sum(keys.counts.admitted for keys in managed),
         expired_keys=sum(keys.counts.expired for keys in managed),
         evicted_keys=sum(keys.counts.evicted for keys in managed),
+        namespace=owner[0],
+        coordinator=owner[1],
+        names=names,
     )
 
 

@@ -30,6 +30,8 @@ MEMORY_DIVISOR = 16
 # Time that the loop waits for the next request before it returns IDLE.
 LINGER_MS = 100
 NO_BYTES = np.zeros(0, np.uint8)
+# Returns the shard with an id; None if the engine does not have it.
+FindShard = Callable[[ShardId], Shard | None]
 
 
 class FastPaths:
@@ -38,13 +40,10 @@ class FastPaths:
     Buffers are freed when requests or shards need the memory (``MemoryAccount.take_cache``).
     """
 
-    def __init__(
-        self, find_shard: Callable[[ShardId], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
-    ) -> None:
-        """``find_shard`` returns the shard with an id, or None if it is not on this server."""
-        self.fence, self.meter = fence, meter
+    def __init__(self, memory: MemoryAccount, meter: Meter) -> None:
+        self.meter = meter
         self.loop: ModuleType | None = None
-        self._find_shard, self._memory = find_shard, memory
+        self._memory = memory
         self._lock = threading.Lock()
         self._fast_paths: set[CompiledFastPath] = set()
         self.nbytes = 0
@@ -60,18 +59,13 @@ class FastPaths:
         if loop is not None and works(loop):
             self.loop = loop
 
-    def open(self, request: Request) -> CompiledFastPath | None:
+    def open(self, request: Request, fence: Fence, find_shard: FindShard) -> CompiledFastPath | None:
         """Return a fast path for a connection with such a request; None if it is not plain, or memory is short."""
-        if self.loop is None or self.plain_shard(request) is None:
+        if self.loop is None:
             return None
-        fast_path = CompiledFastPath(self, self.loop)
-        return fast_path if self.resize(fast_path, FIRST_BYTES) else None
-
-    def plain_shard(self, request: Request) -> Shard | None:
-        """Return the shard of a request if requests of its shape may be plain; otherwise None."""
-        operation = request.operations[0]
-        shard = self._find_shard((operation.matrix, operation.partition))
-        return shard if may_be_plain(request, shard) else None
+        fast_path = CompiledFastPath(self, self.loop, fence, find_shard)
+        is_open = fast_path.plain_shard(request) is not None and self.resize(fast_path, FIRST_BYTES)
+        return fast_path if is_open else None
 
     def resize(self, fast_path: CompiledFastPath, size: int) -> bool:
         """Replace a fast path's buffer by one of ``size`` bytes (0: no buffer); return False if memory is short."""
@@ -105,16 +99,20 @@ class FastPaths:
 
 
 class CompiledFastPath:
-    """The fast path of one connection. One thread at a time may use it.
+    """The fast path of one connection to one engine. One thread at a time may use it.
 
     Attributes:
         generation: the counter that the running loop checks; ``FastPaths`` increases it to make the loop return.
         buffer: uint8, the buffer for the next call of ``serve``, set by ``FastPaths``.
     """
 
-    def __init__(self, fast_paths: FastPaths, loop: ModuleType) -> None:
-        """Begin without memory for requests, which ``FastPaths.resize`` allocates."""
+    def __init__(self, fast_paths: FastPaths, loop: ModuleType, fence: Fence, find_shard: FindShard) -> None:
+        """Begin without memory for requests, which ``FastPaths.resize`` allocates.
+
+        ``fence``, ``find_shard``: of the engine. Requests of this connection for another engine are not plain.
+        """
         self._fast_paths, self._loop = fast_paths, loop
+        self._fence, self._find_shard = fence, find_shard
         self.generation: Generation = np.zeros(1, np.int64)
         self.buffer = new_buffer(fp.ARRAYS_OFFSET)
         self._served_buffer = NO_BYTES
@@ -126,7 +124,7 @@ class CompiledFastPath:
     def serve(self, descriptor: int, generation: Generation, expected: int) -> ServeResult:
         """Answer plain requests until another request arrives, or no request arrives for ``LINGER_MS``."""
         self.generation, self._served_buffer = generation, self.buffer
-        fence_words, counts = self._fast_paths.fence.words, self._fast_paths.meter.fast_path
+        fence_words, counts = self._fence.words, self._fast_paths.meter.fast_path
         result = self._loop.serve(
             descriptor, LINGER_MS, generation, expected, fence_words, self._table.lines, self._served_buffer, counts
         )
@@ -147,9 +145,15 @@ class CompiledFastPath:
             dtype, count, offset, _ = plan[array : array + fp.ARRAY_WORDS]
             yield buffer[offset:][: count * int(fp.ITEMS[dtype])]
 
+    def plain_shard(self, request: Request) -> Shard | None:
+        """Return the shard of a request if requests of its shape may be plain; otherwise None."""
+        operation = request.operations[0]
+        shard = self._find_shard((operation.matrix, operation.partition))
+        return shard if may_be_plain(request, shard) else None
+
     def bind(self, request: Request, nbytes: int) -> int:
         """Return a handle for requests with the shape of this one; 0 if the loop cannot answer such requests now."""
-        shard = self._fast_paths.plain_shard(request)
+        shard = self.plain_shard(request)
         if shard is None or not is_plain(request):
             return 0
         self._grow(2 * nbytes)  # narrowed integers are in the buffer twice: as received, and widened

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 
+from ps2.config import DEFAULT_NAMESPACE
 from ps2.errors import StaleRouteError
 
 # A new coordinator may take over a fleet after the old one was silent for this long. A live coordinator gives a sign of
@@ -38,17 +39,17 @@ class Fence:
 
     Attributes:
         words: int64 of shape (4,), for ``fast_path_loop``.
-        leaving: True after the server was told to stop.
         released: an event, set when the coordinator allows the server to end.
         route_version: the route version of the last ``activate``; 0 before it.
         coordinator: the id of the coordinator; "" if there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """``namespace``: the one of its engine, for messages."""
+        self._namespace = namespace
         self._lock = threading.RLock()
         self.words = np.array([ANY_VERSION, 1, NEVER_NS, 0], np.int64)
         self._waits = self._handed_over = False
-        self.leaving = False
         self.released = threading.Event()
         self.route_version = 0
         self.coordinator = ""
@@ -84,7 +85,7 @@ class Fence:
     @property
     def ready(self) -> bool:
         """True if a coordinator has given this server its shards, even if the coordinator has ended."""
-        return self.route_version > 0 and not self.waits and not self.leaving
+        return self.route_version > 0 and not self.waits
 
     @property
     def silent_s(self) -> float:
@@ -97,9 +98,9 @@ class Fence:
             is_same = coordinator == self.coordinator
             if self.coordinator and not is_same and self.silent_s < TAKE_OVER_AFTER_S:
                 raise StaleRouteError(
-                    f"this server follows coordinator {self.coordinator}, which gave a sign of life "
-                    f"{self.silent_s:.1f} s ago; got a call of {coordinator}: a fleet has one driver at a time; "
-                    "ps2 launch --name NAME launches another fleet"
+                    f"namespace {self._namespace!r} of this server follows coordinator {self.coordinator}, which gave "
+                    f"a sign of life {self.silent_s:.1f} s ago; got a call of {coordinator}: a namespace has one "
+                    "driver at a time; drivers with different namespaces (namespace='...') share a fleet"
                 )
             if route_version < self.route_version or (not is_same and route_version == self.route_version):
                 raise StaleRouteError(
@@ -117,10 +118,10 @@ class Fence:
             self._update_words()
 
     def reset(self) -> None:
-        """Forget the coordinator, the route version and the lease, as after a start."""
+        """Forget the coordinator, the route version and the lease, and wait for the next ``activate``."""
         with self._lock:
             self.route_version, self.coordinator, self._lease_s = 0, "", 0.0
-            self._update_words()
+            self.waits = True
 
     @property
     def may_end(self) -> bool:

@@ -34,16 +34,13 @@ class MemoryAccount:
     (``take_cache``, ``give_cache``) are freed when an allocation of another kind needs the memory.
 
     Attributes:
-        holds_copies: True if this server has copies of another server's shards. Half of the transient memory is then
-            reserved for changes of these copies: a request occupies memory until the backup has applied its changes, so
-            without the reserve, two servers could wait for each other's memory forever.
         cache_releasers: a function of each cache, called in order; it frees the given number of bytes, or its whole
             cache.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.holds_copies = False
+        self._copy_holders: set[object] = set()  # the engines with copies of another server's shards
         self.cache_releasers: list[Callable[[int], None]] = []
         self._lock = threading.Lock()
         self._permanent = self._transient = self._caches = 0
@@ -51,6 +48,23 @@ class MemoryAccount:
         self._queues: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
         self._reserve_bytes, self._reserved_until_s = 0, 0.0
         self._thread_state = threading.local()
+
+    @property
+    def holds_copies(self) -> bool:
+        """True if this server has copies of another server's shards.
+
+        Half of the transient memory is then reserved for changes of these copies: a request occupies memory until the
+        backup has applied its changes, so without the reserve, two servers could wait for each other's memory forever.
+        """
+        return bool(self._copy_holders)
+
+    def set_copies(self, holder: object, holds_copies: bool) -> None:
+        """Record whether an engine has copies of another server's shards."""
+        with self._lock:
+            if holds_copies:
+                self._copy_holders.add(holder)
+            else:
+                self._copy_holders.discard(holder)
 
     @property
     def used_bytes(self) -> int:

@@ -87,6 +87,12 @@ class PieceAssembler:
         finally:
             self._memory.give_transient(counted_bytes)
 
+    def close(self) -> None:
+        """Drop all pieces."""
+        with self._lock:
+            for name in list(self._partial):
+                self._drop(name)
+
     def _drop(self, name: Name) -> None:
         partial = self._partial.pop(name, None)
         if partial is not None:

@@ -34,6 +34,7 @@ from ps2.server import fast_path_compiled
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.memory import available_bytes, keep_freed_memory
+from ps2.server.namespaces import Namespaces
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.proof import Tokens
@@ -143,19 +144,20 @@ def serve(
     server_id = uuid.uuid4().hex
     wire = WireConfig(tls=config.tls)
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
-    if log_format() == JSON:
-        JsonLog(lambda: _log_fields(engine, server_id, home), logger="").open()
     engine.fence.waits = home is not None
+    namespaces = Namespaces(engine, lambda: connect(wire), wire)
+    if log_format() == JSON:
+        JsonLog(lambda: _log_fields(namespaces, server_id, home), logger="").open()
     host, _ = split_listen(config.listen)
     service = server_pb2.DESCRIPTOR.services_by_name["Server"]
     exposition: Exposition | None = None
     with ExitStack() as started:
-        data = DataServer(engine, host, config.data_ports, token, server_id, wire)
+        data = DataServer(namespaces, host, config.data_ports, token, server_id, wire)
         started.callback(data.stop, 0)
-        servicer = ServerServicer(engine, server_id, wire, stop.set, data, lambda: connect(wire))
+        servicer = ServerServicer(namespaces, server_id, wire, stop.set, data)
         if config.metrics_port is not None:  # may fail, so it comes before RpcServer, which answers calls
             info = {"version": __version__, "server_id": server_id, "index": str(home.index) if home else ""}
-            exposition = _serve_metrics(servicer, engine, info, (host, config.metrics_port))
+            exposition = _serve_metrics(servicer, namespaces, info, (host, config.metrics_port))
             started.callback(exposition.stop)
         server = RpcServer(service, servicer, config.listen, token, config.threads, wire)
         started.pop_all()
@@ -193,16 +195,16 @@ def serve(
             _start_thread(_heartbeat, sender, interval_s, orphan_timeout_s, stop)
         _start_thread(_warm_when_active, engine, wire.fast_path, stop)
         if config.drain_s:
-            _start_thread(_drain, engine, config.drain_s, drain, stop)
+            _start_thread(_drain, namespaces, config.drain_s, drain, stop)
         # Python runs signal handlers in the main thread, which a signal to another thread does not wake.
         while not stop.wait(SIGNAL_POLL_S):
             pass
         faulthandler.dump_traceback_later(END_S, exit=True)
 
 
-def _log_fields(engine: Engine, server_id: str, home: Home | None) -> dict[str, object]:
+def _log_fields(namespaces: Namespaces, server_id: str, home: Home | None) -> dict[str, object]:
     """Return the fields of every log line, which identify the fleet and this server."""
-    return {"fleet": engine.fence.coordinator or None, "server": server_id if home is None else home.index}
+    return {"fleet": namespaces.coordinator or None, "server": server_id if home is None else home.index}
 
 
 def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -> None:
@@ -223,26 +225,26 @@ def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -
     warm.warm()
 
 
-def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threading.Event) -> None:
+def _drain(namespaces: Namespaces, drain_s: float, drain: threading.Event, stop: threading.Event) -> None:
     """When ``drain`` is set, wait until the server may end without loss of data, at most ``drain_s``; then stop."""
     drain.wait()
-    engine.fence.leaving = True
+    namespaces.leaving = True
     deadline_s = time.monotonic() + drain_s
     log.info("about to end: handing over the shards first, for at most %.0f s", drain_s)
-    while engine.shards() and not engine.fence.may_end and time.monotonic() < deadline_s:
+    while not namespaces.may_end and time.monotonic() < deadline_s:
         if stop.wait(LEAVE_POLL_S):
             return
     stop.set()
 
 
 def _serve_metrics(
-    servicer: ServerServicer, engine: Engine, info: dict[str, str], address: tuple[str, int]
+    servicer: ServerServicer, namespaces: Namespaces, info: dict[str, str], address: tuple[str, int]
 ) -> Exposition:
     from ps2.server.metrics import ServerCollector  # imported here because most servers have no metrics port
     from ps2.transport.exposition import Exposition
 
     collector, (host, port) = ServerCollector(servicer.status, info), address
-    exposition = Exposition(collector, (host, range(port, port + 1)), "--metrics-port", lambda: engine.fence.ready)
+    exposition = Exposition(collector, (host, range(port, port + 1)), "--metrics-port", lambda: namespaces.ready)
     log.info("metrics on http://%s/metrics", exposition.address)
     return exposition
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from ps2.cli.processes import ServerOptions, ServerProcesses
 from ps2.config import new_token, write_token
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
-from tests.ports import free_port
+from tests.ports import free_port, is_listening
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -215,7 +214,7 @@ def test_attached_server_when_restarted_then_gets_its_shards(tmp_path, until):
     second = ServerProcesses(addresses[:1], tmp_path, options)
     running = launcher.start()
     try:
-        until(lambda: all(_listens(address) for address in addresses), "the servers listen", 60)
+        until(lambda: all(is_listening(address) for address in addresses), "the servers listen", 60)
         with PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token), checkpointDir=str(tmp_path / "c")) as ps:
             weight = DCV.dense(1000, dtype="float64").push(VALUES)
             ps.checkpoint()
@@ -229,7 +228,7 @@ def test_attached_server_when_restarted_then_gets_its_shards(tmp_path, until):
             assert np.array_equal(pulled[0], VALUES)
             assert "restarted" in ps.recoveries[0].reason
             DCV.dense(10, name="left").fill(2)
-            with pytest.raises(UsageError, match="this fleet has a driver"):
+            with pytest.raises(UsageError, match=r"namespace .default. of this fleet has a driver"):
                 _another_driver(addresses, token)
         # A driver that has ended in order leaves nothing, names least of all.
         with PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token)):
@@ -245,9 +244,3 @@ def _another_driver(addresses, token):
         PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token))
     finally:
         PS2Context._active = running
-
-
-def _listens(address):
-    host, port = address.split(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0

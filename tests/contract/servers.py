@@ -21,6 +21,7 @@ from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.channel import Channel, Trust
 from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
+from ps2.server.namespaces import Namespaces
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.handshake import handshake
@@ -68,13 +69,12 @@ class Served:
         engine.fast_paths.load()
         # A Unix socket is named after its server.
         self.id = server_id or f"{SERVER_ID}-{id(self)}"
-        self.data = DataServer(engine, host, ANY_PORT, token, self.id, wire)
+        self.namespaces = Namespaces(engine, lambda: FleetNetwork(token, wire), wire)
+        self.data = DataServer(self.namespaces, host, ANY_PORT, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
             messages = SimpleNamespace(port=port, unix_name=unix_name, connections=0, byte_counts=self.data.byte_counts)
-            self.servicer = ServerServicer(
-                engine, self.id, wire, lambda: None, messages, lambda: FleetNetwork(token, wire)
-            )
+            self.servicer = ServerServicer(self.namespaces, self.id, wire, lambda: None, messages)
             self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, wire)
         except PS2Error:
             self.data.stop(0)

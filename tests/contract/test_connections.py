@@ -31,6 +31,7 @@ from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
 from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
+from ps2.server.namespaces import Namespaces
 from ps2.server.servicer import ServerServicer
 from tests.certificates import write
 from tests.contract.servers import (
@@ -270,7 +271,7 @@ class TakesItsTime(ServerServicer):
     """Answers ``Status`` when ``go_on`` is set."""
 
     def __init__(self):
-        super().__init__(Engine(1 << 20, False), "slow", WireConfig(), lambda: None)
+        super().__init__(Namespaces(Engine(1 << 20, False)), "slow", WireConfig(), lambda: None)
         self.go_on = threading.Event()
 
     def Status(self, request):

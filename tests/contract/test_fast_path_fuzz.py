@@ -96,7 +96,8 @@ def test_lane_when_requests_are_damaged_then_matches_python(monkeypatch):
     for engine in (ours, plain):
         for matrix in OF_SPARSE:
             engine.shards()[matrix, 1].slots(COLUMNS, create=True)
-    fast_path, rng, answered = CompiledFastPath(ours.fast_paths, fast_path_loop), np.random.default_rng(7), 0
+    fast_path = CompiledFastPath(ours.fast_paths, fast_path_loop, ours.fence, ours.shard)
+    rng, answered = np.random.default_rng(7), 0
     generation = np.zeros(1, np.int64)
     frames = []
     for request in plain_requests():

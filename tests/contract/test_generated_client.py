@@ -18,6 +18,7 @@ from ps2.protocol.pb import auth_pb2 as auth
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
+from ps2.server.namespaces import Namespaces
 from ps2.server.servicer import ServerServicer
 
 TOKEN = "a-token-of-the-fleet"
@@ -75,7 +76,7 @@ class Client:
 @pytest.fixture(scope="module")
 def client():
     service = pb.DESCRIPTOR.services_by_name["Server"]
-    servicer = ServerServicer(Engine(1 << 24, allow_udf=False), "id", WireConfig(), lambda: None)
+    servicer = ServerServicer(Namespaces(Engine(1 << 24, allow_udf=False)), "id", WireConfig(), lambda: None)
     server = RpcServer(service, servicer, "127.0.0.1:0", TOKEN, 4, WireConfig())
     with grpc.insecure_channel(server.address) as channel:
         yield Client(channel)

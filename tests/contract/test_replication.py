@@ -103,7 +103,7 @@ def in_step(fleet, matrices=MATRICES, limits_bytes=(LIMIT_BYTES, LIMIT_BYTES)):
 
 
 def behind(server):
-    return server.servicer._replication.out_of_sync
+    return server.namespaces.default.replication.out_of_sync
 
 
 @contextmanager
@@ -507,7 +507,7 @@ def test_seed_when_writers_go_on_then_the_copies_come_into_step(fleet, until):
         fleet.activate(primary, backup, seed=True)
         until(lambda: behind(primary) == 0, "the copies are made")
     assert written[0] > 50
-    assert (primary.servicer._replication.backup, behind(primary)) == (backup.address, 0)
+    assert (primary.namespaces.default.replication.backup, behind(primary)) == (backup.address, 0)
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
@@ -530,7 +530,7 @@ def test_matrices_when_changed_with_one_copy_behind_then_sync(joined, until, los
     primary, backup, change = joined
     shards = primary.engine.shards()
     for value in range(30):
-        primary.servicer._replication.mark_out_of_sync([shards[lost, 0]])
+        primary.namespaces.default.replication.mark_out_of_sync([shards[lost, 0]])
         change(value)
     until(lambda: behind(primary) == 0, "the copies are made")
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
@@ -540,7 +540,7 @@ def test_matrices_when_lagging_copy_is_unsent_then_none_syncs(fleet, joined, unt
     """A copy of one alone would be of another moment than the other's."""
     primary, backup, change = joined
     fleet.stop(backup)
-    primary.servicer._replication.mark_out_of_sync([primary.engine.shards()[9, 0]])
+    primary.namespaces.default.replication.mark_out_of_sync([primary.engine.shards()[9, 0]])
     change(1)
     assert behind(primary) == 2
     other = fleet.start()

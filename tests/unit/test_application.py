@@ -117,6 +117,9 @@ def test_ports_when_they_are_none_then_config_error(given):
         ),
         ({"servers": 2, "ports": "40-44"}, "ports: 6 are needed, for the master, a run and 4 for the servers"),
         ({"fleet": ("h:1",), "ports": "40"}, "ports: 2 are needed, for the master and a run; got 1"),
+        ({"namespace": "ads"}, "namespace needs fleet: servers that the driver starts serve no other driver"),
+        ({"fleet": ("h:1",), "namespace": "a/b"}, "namespace: expected 1 to 63 characters out of a-z, 0-9, '.', '_'"),
+        ({"fleet": ("h:1",), "namespace": 7}, "namespace: expected 1 to 63 characters out of a-z, 0-9, '.', '_'"),
     ],
 )
 def test_options_when_a_place_cannot_be_used_then_it_is_named(fields, message):

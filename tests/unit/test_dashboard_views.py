@@ -31,7 +31,8 @@ from ps2.server.servicer import server_status
 def status(uptime_s=1.0, server_id="a", matrices=(), **numbers):
     """Return a server's status with these numbers."""
     created = server_status(
-        Engine(1 << 20, allow_udf=False),
+        Engine(1 << 20, allow_udf=False).shared,
+        [],
         server_id=server_id,
         uptime_s=uptime_s,
         connections=0,

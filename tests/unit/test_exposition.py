@@ -51,7 +51,10 @@ def collector():
     engine.execute(Request((add,), RequestId("scope", 0)))
     engine.execute(Request((Operation("gather", 1, 0, (0,), arrays=(np.array([5, 6]),)),)))
     return ServerCollector(
-        lambda: server_status(engine, server_id="abc", uptime_s=1.5, connections=4, backup="", num_out_of_sync=0), INFO
+        lambda: server_status(
+            engine.shared, [engine], server_id="abc", uptime_s=1.5, connections=4, backup="", num_out_of_sync=0
+        ),
+        INFO,
     )
 
 

@@ -68,7 +68,7 @@ def test_loop_when_loaded_then_is_compiled_until_source_changes(monkeypatch, tmp
 
 def test_memory_when_lanes_have_their_share_then_no_more_lanes():
     engine = Engine(MEMORY_DIVISOR * 3 * FIRST_BYTES, allow_udf=False)
-    some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(5)]
+    some = [CompiledFastPath(engine.fast_paths, fast_path_loop, engine.fence, engine.shard) for _ in range(5)]
     assert [engine.fast_paths.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
     assert engine.memory.used_bytes == engine.fast_paths.nbytes == 3 * FIRST_BYTES
     some[1].close()
@@ -81,7 +81,7 @@ def test_memory_when_lanes_have_their_share_then_no_more_lanes():
 def test_memory_when_others_need_lane_share_then_get_it():
     limit = MEMORY_DIVISOR * 3 * FIRST_BYTES
     engine = Engine(limit, allow_udf=False)
-    some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(3)]
+    some = [CompiledFastPath(engine.fast_paths, fast_path_loop, engine.fence, engine.shard) for _ in range(3)]
     for one in some:
         assert engine.fast_paths.resize(one, FIRST_BYTES)
     engine.memory.admit(limit - 2 * FIRST_BYTES, "a request")

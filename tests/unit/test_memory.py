@@ -165,7 +165,7 @@ def test_admit_when_it_never_fits_then_limit_error_at_once():
 
 def test_admit_when_clients_fill_half_then_copies_get_the_rest(impatient):
     account = MemoryAccount(1000)
-    account.holds_copies = True
+    account.set_copies("an engine", True)
     account.admit(500, "a client's")
     with pytest.raises(BusyError):
         account.admit(1, "a client's")

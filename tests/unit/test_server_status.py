@@ -19,7 +19,9 @@ def a_status():
     engine.create_matrix(1, MatrixSpec(2**40, 2, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])
     add = Operation("scatter_add", 1, 0, (0,), arrays=(np.array([5, 9, 700]), np.ones(3)))
     engine.execute(Request((add,), RequestId("scope", 0)))
-    return server_status(engine, server_id="abc", uptime_s=1.5, connections=4, backup="h:1", num_out_of_sync=2)
+    return server_status(
+        engine.shared, [engine], server_id="abc", uptime_s=1.5, connections=4, backup="h:1", num_out_of_sync=2
+    )
 
 
 def test_status_when_decoded_then_is_equal_without_buckets():

@@ -48,8 +48,9 @@ class AttachLauncher(Launcher):
         address = self._addresses[index]
         try:
             info = self._server.hello(address)
-            if info.coordinator == self._coordinator != "":
-                # An earlier recovery of this server failed after it had loaded some of its shards: remove them.
+            if index in self._server_ids:
+                # The server is being recovered. It answers nobody before it has all its shards, and forgets those that
+                # an earlier, failed recovery has loaded.
                 self._server.activate(address, Activation(self._coordinator, afresh=True))
             self._server_ids[index] = info.server_id
         except UnavailableError as error:
@@ -64,7 +65,10 @@ class AttachLauncher(Launcher):
         answers = {index: info for index, info in replies.items() if info is not None}
         for info in answers.values():
             if info.coordinator not in ("", self._coordinator):
-                raise StoppedError(f"another driver (coordinator {info.coordinator}) has taken this fleet over")
+                raise StoppedError(
+                    f"another driver (coordinator {info.coordinator}) has taken over namespace "
+                    f"{self._server.namespace!r} of this fleet"
+                )
         self.leaving = frozenset(index for index, info in answers.items() if info.leaving)
         return {
             index: None if info.server_id == self._server_ids[index] else "it was restarted, and has lost its data"

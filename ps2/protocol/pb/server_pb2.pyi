@@ -184,18 +184,20 @@ class ReplyFrame(_message.Message):
     def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "coordinator", "answered_s", "released", "connection")
+    __slots__ = ("protocol", "coordinator", "answered_s", "released", "connection", "namespace")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_S_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     coordinator: str
     answered_s: float
     released: bool
     connection: bytes
-    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ..., released: bool = ..., connection: _Optional[bytes] = ...) -> None: ...
+    namespace: str
+    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ..., released: bool = ..., connection: _Optional[bytes] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s", "operations", "leaving", "carried")
@@ -333,57 +335,63 @@ class Partition(_message.Message):
     def __init__(self, index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class CreateMatrixRequest(_message.Message):
-    __slots__ = ("matrix", "spec", "partitions", "route_version", "copies")
+    __slots__ = ("matrix", "spec", "partitions", "route_version", "copies", "namespace")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     spec: MatrixSpec
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     route_version: int
     copies: bool
-    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., route_version: _Optional[int] = ..., copies: bool = ...) -> None: ...
+    namespace: str
+    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., route_version: _Optional[int] = ..., copies: bool = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class CreateMatrixReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class UpdateRowsRequest(_message.Message):
-    __slots__ = ("matrix", "rows", "freed", "reused", "route_version", "number")
+    __slots__ = ("matrix", "rows", "freed", "reused", "route_version", "number", "namespace")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     FREED_FIELD_NUMBER: _ClassVar[int]
     REUSED_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     rows: int
     freed: _containers.RepeatedScalarFieldContainer[int]
     reused: _containers.RepeatedScalarFieldContainer[int]
     route_version: int
     number: int
-    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[int] = ..., freed: _Optional[_Iterable[int]] = ..., reused: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[int] = ..., freed: _Optional[_Iterable[int]] = ..., reused: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ..., number: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class UpdateRowsReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class FreeMatrixRequest(_message.Message):
-    __slots__ = ("matrix", "route_version")
+    __slots__ = ("matrix", "route_version", "namespace")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     route_version: int
-    def __init__(self, matrix: _Optional[int] = ..., route_version: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, matrix: _Optional[int] = ..., route_version: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class FreeMatrixReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ActivateRequest(_message.Message):
-    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog", "leave", "afresh")
+    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog", "leave", "afresh", "namespace")
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +401,7 @@ class ActivateRequest(_message.Message):
     CATALOG_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     AFRESH_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     route_version: int
     coordinator: str
     lease_s: float
@@ -402,51 +411,58 @@ class ActivateRequest(_message.Message):
     catalog: bytes
     leave: bool
     afresh: bool
-    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ..., leave: bool = ..., afresh: bool = ...) -> None: ...
+    namespace: str
+    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ..., leave: bool = ..., afresh: bool = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class ActivateReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class EndStagesRequest(_message.Message):
-    __slots__ = ("series", "below", "live", "route_version")
+    __slots__ = ("series", "below", "live", "route_version", "namespace")
     SERIES_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     series: str
     below: int
     live: _containers.RepeatedScalarFieldContainer[int]
     route_version: int
-    def __init__(self, series: _Optional[str] = ..., below: _Optional[int] = ..., live: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, series: _Optional[str] = ..., below: _Optional[int] = ..., live: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class EndStagesReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class FreezeRequest(_message.Message):
-    __slots__ = ("checkpoint", "timeout_s", "route_version")
+    __slots__ = ("checkpoint", "timeout_s", "route_version", "namespace")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     timeout_s: float
     route_version: int
-    def __init__(self, checkpoint: _Optional[str] = ..., timeout_s: _Optional[float] = ..., route_version: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, checkpoint: _Optional[str] = ..., timeout_s: _Optional[float] = ..., route_version: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class FreezeReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CopyRequest(_message.Message):
-    __slots__ = ("checkpoint", "matrices", "last")
+    __slots__ = ("checkpoint", "matrices", "last", "namespace")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     MATRICES_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     matrices: _containers.RepeatedCompositeFieldContainer[RowsInUse]
     last: bool
-    def __init__(self, checkpoint: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[RowsInUse, _Mapping]]] = ..., last: bool = ...) -> None: ...
+    namespace: str
+    def __init__(self, checkpoint: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[RowsInUse, _Mapping]]] = ..., last: bool = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class RowsInUse(_message.Message):
     __slots__ = ("matrix", "rows")
@@ -467,12 +483,14 @@ class CopyReply(_message.Message):
     def __init__(self, pause_s: _Optional[float] = ..., bytes: _Optional[int] = ..., mutations: _Optional[int] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
-    __slots__ = ("checkpoint", "url")
+    __slots__ = ("checkpoint", "url", "namespace")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     url: str
-    def __init__(self, checkpoint: _Optional[str] = ..., url: _Optional[str] = ...) -> None: ...
+    namespace: str
+    def __init__(self, checkpoint: _Optional[str] = ..., url: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class WriteReply(_message.Message):
     __slots__ = ("shards",)
@@ -508,10 +526,12 @@ class SavedShard(_message.Message):
     def __init__(self, matrix: _Optional[int] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., files: _Optional[_Mapping[str, SavedFile]] = ...) -> None: ...
 
 class DiscardRequest(_message.Message):
-    __slots__ = ("checkpoint",)
+    __slots__ = ("checkpoint", "namespace")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
-    def __init__(self, checkpoint: _Optional[str] = ...) -> None: ...
+    namespace: str
+    def __init__(self, checkpoint: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class DiscardReply(_message.Message):
     __slots__ = ()
@@ -538,16 +558,18 @@ class LoadMatrix(_message.Message):
     def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., unused: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., saved: _Optional[_Union[MatrixSpec, _Mapping]] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("url", "matrices", "ids", "route_version")
+    __slots__ = ("url", "matrices", "ids", "route_version", "namespace")
     URL_FIELD_NUMBER: _ClassVar[int]
     MATRICES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     url: str
     matrices: _containers.RepeatedCompositeFieldContainer[LoadMatrix]
     ids: bool
     route_version: int
-    def __init__(self, url: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[LoadMatrix, _Mapping]]] = ..., ids: bool = ..., route_version: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, url: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[LoadMatrix, _Mapping]]] = ..., ids: bool = ..., route_version: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class LoadReply(_message.Message):
     __slots__ = ("bytes",)
@@ -556,16 +578,18 @@ class LoadReply(_message.Message):
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
-    __slots__ = ("to", "shards", "copies", "route_version")
+    __slots__ = ("to", "shards", "copies", "route_version", "namespace")
     TO_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     to: str
     shards: _containers.RepeatedCompositeFieldContainer[ShardName]
     copies: bool
     route_version: int
-    def __init__(self, to: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardName, _Mapping]]] = ..., copies: bool = ..., route_version: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, to: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardName, _Mapping]]] = ..., copies: bool = ..., route_version: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class ShardName(_message.Message):
     __slots__ = ("matrix", "partition")
@@ -620,11 +644,20 @@ class FillReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("namespace",)
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class MatrixStatus(_message.Message):
-    __slots__ = ("matrix", "spec", "rows", "bytes", "active_keys", "partitions", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys")
+    __slots__ = ("matrix", "spec", "rows", "bytes", "active_keys", "partitions", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys", "namespace", "coordinator", "names")
+    class NamesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -636,6 +669,9 @@ class MatrixStatus(_message.Message):
     ADMITTED_KEYS_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_KEYS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     spec: MatrixSpec
     rows: int
@@ -647,7 +683,10 @@ class MatrixStatus(_message.Message):
     admitted_keys: int
     expired_keys: int
     evicted_keys: int
-    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., active_keys: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., slots: _Optional[int] = ..., waiting_keys: _Optional[int] = ..., admitted_keys: _Optional[int] = ..., expired_keys: _Optional[int] = ..., evicted_keys: _Optional[int] = ...) -> None: ...
+    namespace: str
+    coordinator: str
+    names: _containers.ScalarMap[str, int]
+    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., active_keys: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., slots: _Optional[int] = ..., waiting_keys: _Optional[int] = ..., admitted_keys: _Optional[int] = ..., expired_keys: _Optional[int] = ..., evicted_keys: _Optional[int] = ..., namespace: _Optional[str] = ..., coordinator: _Optional[str] = ..., names: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class OperationStatus(_message.Message):
     __slots__ = ("name", "count", "failures", "seconds", "keys")
