@@ -57,6 +57,23 @@ def wait_readable(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
     return bool(poll.poll(1000 * timeout_s))
 
 
+def is_suspended(pid: int) -> bool:
+    """Return True if a process was suspended, as by SIGSTOP."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def oom_kills() -> int:
+    """Return how many processes this system has killed for want of memory since its boot; 0 if it does not tell."""
+    try:
+        lines = (PROC / "vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
 def _read_start(pid: int) -> str | None:
     """Return ``ProcessId.start`` of the running process with a pid; None if there is no such process."""
     if not (PROC / "self/stat").exists():  # a system without /proc

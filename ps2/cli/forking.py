@@ -4,7 +4,9 @@ The imports of NumPy, numba and gRPC take a second of a core. A fork starts in m
 imported modules. This process has only one thread, because a fork of a process with several threads can deadlock.
 
 A request is a line of JSON on stdin, and its answer is a line of JSON on stdout. The answer to ``{"start": ...}`` is
-the pid of a new server, or the error; that to ``{"ended": pid}`` is the exit code of an ended server.
+the pid of a new server, or the error. The new process waits for ``{"run": pid}``, and ends if this process ends before:
+so the parent can record each server before it does anything. The answer to ``{"ended": pid}`` is the exit code of an
+ended server.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ PARENT_CHECK_S = 0.5
 
 def fork_request(parent: int) -> dict[str, Any] | None:
     """Answer requests until the parent closes stdin or ends; then return None. A fork returns its start request."""
+    waiting: dict[int, int] = {}  # pid of a process that waits for its ``run`` request -> the pipe that it reads
     while True:
         while not wait_readable(sys.stdin, PARENT_CHECK_S):
             if os.getppid() != parent:
@@ -45,17 +48,30 @@ def fork_request(parent: int) -> dict[str, Any] | None:
         if "ended" in request:
             with suppress(ChildProcessError):  # the process is a fork of an earlier fork server, which was killed
                 answer = {"code": os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])}
+        elif "run" in request:
+            # An earlier fork server, which was killed, may have started the process; then it has ended.
+            if (waiting_writer := waiting.pop(request["run"], None)) is not None:
+                with suppress(BrokenPipeError), open(waiting_writer, "wb") as pipe:
+                    pipe.write(b"+")
         else:
             # Read the installed entry points on the driver's import path before the fork, once for all servers.
             sys.path[:] = request["start"]["path"]
             installed_entry_points(GROUP)
             try:
+                reader, writer = os.pipe()
                 pid = os.fork()
             except OSError as error:
                 answer = {"error": str(error)}
             else:
                 if pid == 0:
+                    for pipe_end in (writer, *waiting.values()):
+                        os.close(pipe_end)
+                    with open(reader, "rb") as pipe:
+                        if not pipe.read(1):
+                            os._exit(0)
                     return dict(request["start"])
+                os.close(reader)
+                waiting[pid] = writer
                 answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ps2.certificates import TlsFiles
-from ps2.cli.contained import STOP_TOGETHER_S, StopRequest
+from ps2.cli.contained import LOG_FILE, StopRequest
 from ps2.cli.options import FiniteRange, ops_option, parse_bytes, parse_host, parse_ports, tls_options
 from ps2.cli.target import controlled, replaced_servers
 from ps2.config import (
@@ -50,13 +51,13 @@ Examples:
   ps2 launch --on spark --servers 8 --memory 4g -- --master yarn --queue servers --archives env.tar.gz#environment
 
 \b
-Exit codes: 0 the servers run (--detach) or were stopped, 1 a server died, 130 Ctrl-C.
+Exit codes: 0 the servers run (--detach) or were stopped, 1 a server did not start, or died again and again (with
+--no-restart: died once), 130 Ctrl-C.
 """
 MAX_SERVERS = 256
 # The fraction of the machine's memory for all servers together. The rest is for Spark.
 MEMORY_FRACTION = 0.8
 START_POLL_S = 0.05
-WATCH_POLL_S = 0.2
 
 
 @click.command(epilog=EPILOG)
@@ -70,6 +71,12 @@ WATCH_POLL_S = 0.2
 )
 @click.option("--servers", type=click.IntRange(1, MAX_SERVERS), default=2, show_default=True, help="Number of servers.")
 @click.option("--detach", is_flag=True, help="Return once the servers run; 'ps2 stop' ends them.")
+@click.option(
+    "--restart/--no-restart",
+    default=True,
+    show_default=True,
+    help="Start dead servers anew, at their addresses. In containers (--on spark) they always are.",
+)
 @click.option(
     "--host",
     help="Host where the servers listen; with --on spark, where this process listens for the containers  [default: "
@@ -140,6 +147,7 @@ def launch(
     on: str,
     servers: int,
     detach: bool,
+    restart: bool,
     host: str | None,
     advertise: str | None,
     port: int,
@@ -155,8 +163,9 @@ def launch(
     tls: TlsFiles | None,
 ) -> None:
     """Start servers, on this host or in containers of a cluster, for Spark applications to attach to."""
-    from ps2.cli.processes import ServerOptions, ServerProcesses
-    from ps2.cli.state import LaunchedServer, claim, remove
+    from ps2.cli.processes import ServerProcesses
+    from ps2.cli.state import ServerOptions, claim, remove
+    from ps2.cli.supervisor import Supervisor, lock, open_log, supervise
     from ps2.listening import loopback_host, reachable_host
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
@@ -192,40 +201,45 @@ def launch(
         token_file = token_file.absolute()
         read_token(token_file)
     limit = memory_limit or int(available_bytes() * MEMORY_FRACTION) // servers
-    listen = [join_address(host, port + index) for index in range(servers)]
+    listen = tuple(join_address(host, port + index) for index in range(servers))
     advertised = advertise or (reachable_host() if is_wildcard(host) else host)
-    addresses = [join_address(advertised, port + index) for index in range(servers)]
+    options = ServerOptions(
+        *(listen, limit, advertised, data_port, metrics_port, ops), exit_with_parent=not detach, restart=restart
+    )
     if tls is not None:
-        check_serving(tls, *dict.fromkeys(split_address(address)[0] for address in addresses))
+        check_serving(tls, advertised)
+    # This forks, so no thread may have been started before.
+    report_ready = go_to_background() if detach and restart else None
     _check_not_replaced(name)
     stop_request = StopRequest()
     with contextlib.ExitStack() as undo:
-        fleet = claim(name, ProcessId.from_pid(os.getpid()), token_file, tls)
+        fleet = claim(name, ProcessId.from_pid(os.getpid()), token_file, tls, options)
         undo.callback(remove, fleet)
+        if report_ready is not None:
+            lock(fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())
-        options = ServerOptions(
-            fleet.token_file,
-            limit,
-            advertised,
-            data_port,
-            metrics_port,
-            ops,
-            exit_with_parent=not detach,
-            tls=tls,
-        )
-        processes = ServerProcesses(listen, fleet.folder, options)
+        processes = ServerProcesses(fleet, options)
         undo.callback(processes.stop)
-        process_ids = processes.start()
-        members = zip(addresses, process_ids, strict=True)
-        fleet = fleet.with_servers(tuple(LaunchedServer(address, process) for address, process in members))
-        _wait_answering(fleet, processes, stop_request)
-        if detach:
-            undo.pop_all()
-            processes.leave()
-        click.echo(_description(fleet, detach, metrics_port))
+        for index in range(servers):
+            processes.start(index)
+        _wait_answering(processes, stop_request)
+        click.echo(_description(processes.fleet, detach, metrics_port))
         if not detach:
-            _watch(fleet, processes, stop_request)
+            open_log()
+            supervisor = Supervisor(processes, options)
+            supervisor.watch(stop_request)
+            click.echo("the fleet was stopped" if supervisor.stopped else f"\nstopping {processes.fleet.count_text}")
+            if stop_request.interrupted:
+                raise KeyboardInterrupt
+            return
+        undo.pop_all()
+    if report_ready is not None:
+        report_ready(fleet.folder / LOG_FILE)
+        open_log()
+        supervise(processes, options)
+    else:
+        processes.leave()
 
 
 def _check_not_replaced(name: str) -> None:
@@ -255,9 +269,9 @@ def _check_ports(servers: int, requested: Mapping[str, int | None]) -> None:
             raise ConfigError(f"{other}: {servers} ports from {other_port} on overlap those from {option} {port} on")
 
 
-def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
+def _wait_answering(processes: ServerProcesses, stop_request: StopRequest) -> None:
     """Wait until each server answers with the pid of its process; raise LaunchError if one ends, or takes too long."""
-    timeout_s = FleetConfig().start_timeout_s
+    fleet, timeout_s = processes.fleet, FleetConfig().start_timeout_s
     deadline_s = time.monotonic() + timeout_s
     pending = dict(enumerate(fleet.servers))
     with controlled(read_token(fleet.token_file), fleet.tls) as control:
@@ -273,28 +287,6 @@ def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_reque
                 addresses = ", ".join(server.address for server in pending.values())
                 raise LaunchError(f"no answer from {addresses} within {timeout_s:.0f} s")
             time.sleep(START_POLL_S)
-
-
-def _watch(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
-    """Wait until the user requests to stop, or 'ps2 stop' has ended all servers; raise LaunchError if a server died."""
-    stopping_s: float | None = None
-    while not stop_request.received:
-        codes = [processes.exit_code(index) for index in range(len(fleet.servers))]
-        for index, code in enumerate(codes):
-            if code:
-                raise LaunchError(f"server {index} ({fleet.servers[index].address}) died: {processes.ending(index)}")
-        if all(code == 0 for code in codes):
-            click.echo("the fleet was stopped")
-            return
-        if 0 in codes:
-            stopping_s = stopping_s or time.monotonic()
-            if time.monotonic() - stopping_s > STOP_TOGETHER_S:
-                index = codes.index(0)
-                raise LaunchError(f"server {index} ({fleet.servers[index].address}) was stopped, but not the others")
-        time.sleep(WATCH_POLL_S)
-    click.echo(f"\nstopping {fleet.count_text}")
-    if stop_request.interrupted:
-        raise KeyboardInterrupt
 
 
 def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:
@@ -317,12 +309,16 @@ def go_to_background() -> Callable[[Path], None]:
 
     Returns:
         The function that ends the parent's wait when the fleet runs; its argument is the file for all later output. The
-        parent then exits with 0. If the child ends before that, the parent exits with the child's exit code.
+        parent then exits with 0. If the child ends before that, the parent exits with the child's exit code. The parent
+        passes signals on to the child.
     """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writer)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda number, _: os.kill(pid, number))
         is_ready = os.read(reader, 1) != b""
         sys.exit(0 if is_ready else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os.close(reader)

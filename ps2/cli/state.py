@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ps2.certificates import TlsFiles
+from ps2.config import join_address, split_address
 from ps2.errors import ConfigError, InputError, LaunchError, UnavailableError
 from ps2.processes import ProcessId
 
@@ -26,11 +27,49 @@ COPY_ADVICE = "Drivers on other hosts need a copy of the token file that only yo
 
 
 @dataclass(frozen=True)
+class ServerOptions:
+    """The options of the servers of a fleet on this host.
+
+    Attributes:
+        listen: the ``host:port`` where each server listens, by index.
+        advertise: the host by which clients reach the servers; None: the host of ``listen``.
+        data_port: the data port of the first server; each further server has the next port; None: any free ports.
+        metrics_port: the metrics port of the first server; each further server has the next port; None: no metrics.
+        ops: modules that declare operations.
+        exit_with_parent: True if servers end with the process that starts them.
+        restart: True if a supervisor starts dead servers anew.
+    """
+
+    listen: tuple[str, ...]
+    memory_limit_bytes: int
+    advertise: str | None = None
+    data_port: int | None = None
+    metrics_port: int | None = None
+    ops: tuple[str, ...] = ()
+    exit_with_parent: bool = False
+    restart: bool = False
+
+    def address(self, index: int) -> str:
+        """Return the ``host:port`` by which clients reach a server."""
+        host, port = split_address(self.listen[index])
+        return join_address(self.advertise or host, port)
+
+
+@dataclass(frozen=True)
 class LaunchedServer:
-    """One server of a launched fleet."""
+    """One server of a launched fleet.
+
+    Attributes:
+        restarts: how often the supervisor has started the server anew.
+        ending: why the server's last process ended; "": none has ended.
+        failed: True if the supervisor starts the server no more, because it dies again and again.
+    """
 
     address: str
     process: ProcessId
+    restarts: int = 0
+    ending: str = ""
+    failed: bool = False
 
     def alive(self) -> bool:
         return self.process.alive()
@@ -44,10 +83,13 @@ class LaunchedFleet:
         name: the fleet's name, unique among the fleets of this user.
         host: the host of the fleet's processes.
         run: a random id that distinguishes this fleet from earlier and later fleets with its name.
-        launcher: the ``ps2 launch`` process; a fleet in the foreground ends with it.
+        launcher: the ``ps2 launch`` process, with which a fleet in the foreground ends, or the supervisor of a fleet in
+            the background.
         token_file: the file with the fleet's token.
         servers: the servers by index; empty while they start.
         tls: the certificates of the servers and of clients on this host; None: no TLS.
+        options: the servers' options; None: the servers are in containers of a cluster.
+        guard: the process that starts the supervisor of a fleet in the background anew; None: the fleet has no guard.
     """
 
     name: str
@@ -57,6 +99,8 @@ class LaunchedFleet:
     host: str = field(default_factory=socket.gethostname)
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     tls: TlsFiles | None = None
+    options: ServerOptions | None = None
+    guard: ProcessId | None = None
 
     @property
     def folder(self) -> Path:
@@ -66,14 +110,32 @@ class LaunchedFleet:
     def count_text(self) -> str:
         return f"{len(self.servers)} server{'' if len(self.servers) == 1 else 's'}"
 
+    @property
+    def supervised(self) -> bool:
+        """True if a supervisor on this host starts dead servers anew."""
+        return self.options is not None and self.options.restart
+
+    @property
+    def stop_file(self) -> Path:
+        """The file that ``ps2 stop`` writes first: from then on, no server, supervisor or guard is started."""
+        return self.folder / "stopping"
+
+    @property
+    def lock_file(self) -> Path:
+        """The file that the supervisor of a fleet in the background locks, so that there is at most one."""
+        return self.folder / "supervisor.lock"
+
     def alive(self) -> bool:
-        return self.launcher.alive() or any(server.alive() for server in self.servers)
+        processes = [self.launcher, *filter(None, [self.guard]), *(server.process for server in self.servers)]
+        return any(process.alive() for process in processes)
 
     def with_servers(self, servers: tuple[LaunchedServer, ...]) -> LaunchedFleet:
         """Return the fleet with these servers, and write it to ``fleet.json``."""
-        fleet = replace(self, servers=servers)
-        _write(fleet)
-        return fleet
+        return write(replace(self, servers=servers))
+
+    def with_server(self, index: int, server: LaunchedServer) -> LaunchedFleet:
+        """Return the fleet with one other server, and write it to ``fleet.json``; the next index adds a server."""
+        return self.with_servers((*self.servers[:index], server, *self.servers[index + 1 :]))
 
 
 def root() -> Path:
@@ -102,7 +164,7 @@ def names() -> list[str]:
 
 def find(name: str) -> LaunchedFleet:
     """Return the fleet with a name; raise UnavailableError if there is none, or it is on another host."""
-    fleet = _read(name)
+    fleet = read(name)
     if fleet is None:
         other_names = ", ".join(f"--name {other}" for other in names())
         hint = f"; launched here: {other_names}" if other_names else ""
@@ -120,18 +182,24 @@ def find(name: str) -> LaunchedFleet:
 
 def other_servers(name: str) -> list[LaunchedServer]:
     """Return the running servers of this host's other fleets."""
-    fleets = [fleet for other in names() if other != name and (fleet := _read(other)) is not None]
+    fleets = [fleet for other in names() if other != name and (fleet := read(other)) is not None]
     return [
         server for fleet in fleets if fleet.host == socket.gethostname() for server in fleet.servers if server.alive()
     ]
 
 
-def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
+def claim(
+    name: str,
+    launcher: ProcessId,
+    token_file: Path | None,
+    tls: TlsFiles | None = None,
+    options: ServerOptions | None = None,
+) -> LaunchedFleet:
     """Make the folder of a new fleet, and remove an ended fleet of its name; raise LaunchError if that fleet runs."""
     folder = fleet_folder(name)
-    fleet = LaunchedFleet(name, launcher, token_file or folder / "token", tls=tls)
+    fleet = LaunchedFleet(name, launcher, token_file or folder / "token", tls=tls, options=options)
     with _locked():
-        earlier = _read(name)
+        earlier = read(name)
         if earlier is not None and earlier.host != fleet.host:
             raise LaunchError(
                 f"fleet {name!r} was launched on {earlier.host}: choose another --name, or remove {folder}"
@@ -142,14 +210,14 @@ def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles
             )
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
-        _write(fleet)
+        write(fleet)
     return fleet
 
 
 def remove(fleet: LaunchedFleet) -> None:
     """Remove a fleet's folder, unless a later fleet of the same name has it now."""
     with _locked():
-        current = _read(fleet.name)
+        current = read(fleet.name)
         if current is not None and current.run == fleet.run:
             shutil.rmtree(fleet.folder, ignore_errors=True)
 
@@ -192,15 +260,24 @@ def _locked() -> Iterator[None]:
         yield
 
 
-def _read(name: str) -> LaunchedFleet | None:
+def read(name: str) -> LaunchedFleet | None:
+    """Return the fleet with a name; None if there is none."""
     file = fleet_folder(name) / FILE
     try:
         record = json.loads(file.read_text())
         _check_current(record, file)
-        servers = tuple(LaunchedServer(s["address"], ProcessId(**s["process"])) for s in record["servers"])
+        servers = tuple(LaunchedServer(**{**s, "process": ProcessId(**s["process"])}) for s in record["servers"])
         tls = TlsFiles(**record["tls"]) if record.get("tls") else None
+        options = record.get("options")
+        if options is not None:
+            options = ServerOptions(**{**options, "listen": tuple(options["listen"]), "ops": tuple(options["ops"])})
+        guard = ProcessId(**record["guard"]) if record.get("guard") else None
         launcher, token_file = ProcessId(**record["launcher"]), Path(record["token_file"])
-        return LaunchedFleet(name, launcher, token_file, servers, record["host"], record["run"], tls)
+        return LaunchedFleet(
+            *(name, launcher, token_file, servers, record["host"], record["run"], tls),
+            options=options,
+            guard=guard,
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -218,8 +295,10 @@ def _check_current(record: dict[str, Any], file: Path) -> None:
         )
 
 
-def _write(fleet: LaunchedFleet) -> None:
+def write(fleet: LaunchedFleet) -> LaunchedFleet:
+    """Write a fleet to ``fleet.json``; a reader sees the earlier or the new record. Return the fleet."""
     file = fleet.folder / FILE
     new_file = file.with_suffix(".new")
     new_file.write_text(json.dumps({**asdict(fleet), "token_file": str(fleet.token_file)}, indent=2) + "\n")
     new_file.replace(file)
+    return fleet

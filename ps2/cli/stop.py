@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import signal
 import time
 from dataclasses import replace
@@ -46,23 +48,32 @@ def stop(which: Which) -> None:
 
 
 def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
-    """End the launched servers and their replacements. A launched server that does not answer gets SIGTERM."""
+    """End supervision, the launched servers and their replacements. A server that does not answer gets SIGTERM."""
     from ps2.cli.state import remove
 
+    was_alive = fleet.alive()
+    silent: set[str] = set()
+    if was_alive:
+        # This also checks the token, before anything is ended.
+        hellos = ask_all(target, lambda control, address: control.hello(address), _running(fleet))
+        silent = {address for address, hello in hellos.items() if isinstance(hello, TransientError)}
+        fleet = _end_supervision(fleet)
     replaced = replaced_servers(fleet, target.token, target.tls)
     if replaced:
         try:
             _stop_by_address(replace(target, addresses=tuple(sorted(replaced))))
         except UnavailableError as error:
             raise UnavailableError(f"{error}; the fleet's token stays in {fleet.folder}") from error
-    elif not fleet.alive():
+    elif not was_alive:
         remove(fleet)
         click.echo(f"fleet {fleet.name!r} had ended already; removed its folder")
         return
-    running = {server.address: server.process for server in fleet.servers if server.alive()}
-    for address, answer in ask_all(target, lambda control, address: control.stop(address), list(running)).items():
-        if isinstance(answer, TransientError):
-            running[address].send(signal.SIGTERM)
+    running = _running(fleet)
+    answering = [address for address in running if address not in silent]
+    answers = ask_all(target, lambda control, address: control.stop(address), answering)
+    silent |= {address for address, answer in answers.items() if isinstance(answer, TransientError)}
+    for address in silent & running.keys():
+        running[address].send(signal.SIGTERM)
     alive = _wait_for_end(list(running.values()), END_TIMEOUT_S)
     # A launcher in the foreground ends when its servers have ended.
     if _wait_for_end([fleet.launcher], LAUNCHER_TIMEOUT_S if running else 0):
@@ -76,7 +87,33 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
         raise PS2Error(f"these processes do not end: {', '.join(str(process.pid) for process in still_alive)}")
     remove(fleet)
     if running or not replaced:
-        click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running)}")
+        click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running) or 'no server was running'}")
+
+
+def _running(fleet: LaunchedFleet) -> dict[str, ProcessId]:
+    return {server.address: server.process for server in fleet.servers if server.alive()}
+
+
+def _end_supervision(fleet: LaunchedFleet) -> LaunchedFleet:
+    """Make sure that no server is started anew from now on; return the fleet with the servers that run then."""
+    from ps2.cli.state import read
+
+    fleet.stop_file.touch()
+    if fleet.guard is None:  # the launcher, if any, reads the file
+        return fleet
+    with open(fleet.lock_file, "a") as lock:
+        deadline_s = time.monotonic() + KILL_TIMEOUT_S
+        while True:
+            # A guard that becomes the supervisor now reads the file and ends.
+            for process in filter(None, [fleet.launcher, fleet.guard]):
+                process.send(signal.SIGKILL)
+            fleet = read(fleet.name) or fleet
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return read(fleet.name) or fleet
+            if time.monotonic() > deadline_s:
+                raise PS2Error(f"fleet {fleet.name!r}: its supervisor (process {fleet.launcher.pid}) does not end")
+            time.sleep(POLL_S)
 
 
 def _stop_by_address(target: NamedFleet) -> None:

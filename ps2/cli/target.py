@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -112,7 +112,7 @@ def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerContro
 
 
 def ask_all(
-    target: NamedFleet, ask: Callable[[ServerControl, str], T], addresses: Sequence[str]
+    target: NamedFleet, ask: Callable[[ServerControl, str], T], addresses: Collection[str]
 ) -> dict[str, T | TransientError]:
     """Call ``ask`` for all servers concurrently; return the results by address, or the TransientError of a call.
 

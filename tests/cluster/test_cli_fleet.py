@@ -159,7 +159,7 @@ def test_launch_when_metrics_ports_overlap_then_exits_2(shell, first):
 
 def test_status_when_all_answer_then_has_one_plain_row_each(launched):
     result = launched.run("status")
-    header, *rows = result.stdout.splitlines()
+    header, *rows = result.stdout.partition("\n\n")[0].splitlines()
     assert (result.returncode, result.stderr) == (0, "")
     assert header.split()[:3] == ["server", "state", "up"]
     assert [row.split()[:2] for row in rows] == [[address, "running"] for address in launched.addresses]
@@ -323,7 +323,7 @@ def test_stop_when_nobody_is_there_then_exits_4(shell):
 
 def test_stop_when_servers_end_otherwise_then_cleans_up(shell, until):
     port = free_port(2)
-    shell.launch("--servers", 2, "--port", port)
+    shell.launch("--servers", 2, "--port", port, "--no-restart")
     processes = shell.processes()
     result = shell.run("stop", "--fleet", f"127.0.0.1:{port}", "--token-file", shell.folder / "default" / "token")
     assert (result.returncode, result.stdout) == (0, f"stopped 127.0.0.1:{port}\n")
@@ -342,7 +342,7 @@ def test_fleet_when_server_was_started_anew_then_belongs_to_it(shell, until, tmp
     write_token(token := tmp_path / "token", "t" * 20)
     port, other = free_port(2), free_port()
     for arguments in (("--servers", 2, "--port", port), ("--name", "other", "--servers", 1, "--port", other)):
-        assert shell.launch(*arguments, "--token-file", token).returncode == 0
+        assert shell.launch(*arguments, "--token-file", token, "--no-restart").returncode == 0
     file = shell.folder / "default" / "fleet.json"
     file.write_text(file.read_text().replace(f"127.0.0.1:{port + 1}", f"127.0.0.1:{other}"))
     for process in shell.processes():

@@ -23,9 +23,9 @@ def shell(tmp_path):
 
 
 @contextlib.contextmanager
-def foreground(shell, servers):
+def foreground(shell, servers, *options):
     """``ps2 launch`` in the foreground, once it has said that its servers answer, and their processes."""
-    with shell.background("launch", "--servers", servers, "--port", free_port(servers)) as launcher:
+    with shell.background("launch", "--servers", servers, "--port", free_port(servers), *options) as launcher:
         line = launcher.stdout.readline()
         assert "until Ctrl-C" in line, launcher.communicate()[1]
         processes = shell.processes()
@@ -59,8 +59,8 @@ def test_foreground_launch_when_killed_then_servers_end(shell, until):
 
 
 @pytest.mark.nightly
-def test_launch_when_server_dies_then_shows_log_and_exits_1(shell):
-    with foreground(shell, 2) as (launcher, processes):
+def test_launch_when_server_dies_unrestarted_then_exits_1(shell):
+    with foreground(shell, 2, "--no-restart") as (launcher, processes):
         processes[1].kill()
         _, errors = launcher.communicate(timeout=10)
         assert launcher.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
-from ps2.cli.processes import ServerOptions, ServerProcesses
+from ps2.cli.processes import ServerProcesses
+from ps2.cli.state import ServerOptions, claim
 from ps2.config import new_token, write_token
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
+from ps2.processes import ProcessId
 from tests.ports import free_port, is_listening
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -205,25 +208,27 @@ def test_step_when_its_number_is_none_or_they_nest_then_refused():
         assert ps.nextStep == 1
 
 
-def test_attached_server_when_restarted_then_gets_its_shards(tmp_path, until):
+def test_attached_server_when_restarted_then_gets_its_shards(tmp_path, monkeypatch, until):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     token = tmp_path / "token"
     write_token(token, new_token())
-    options = ServerOptions(token, 1 << 30, exit_with_parent=True)
-    launcher = ServerProcesses(addresses, tmp_path, options)
-    second = ServerProcesses(addresses[:1], tmp_path, options)
-    running = launcher.start()
+    options = ServerOptions(tuple(addresses), 1 << 30, exit_with_parent=True)
+    servers = ServerProcesses(claim("ads", ProcessId.from_pid(os.getpid()), token, options=options), options)
     try:
+        for index in range(2):
+            servers.start(index)
+        killed = servers.fleet.servers[0].process
         until(lambda: all(is_listening(address) for address in addresses), "the servers listen", 60)
         with PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token), checkpointDir=str(tmp_path / "c")) as ps:
             weight = DCV.dense(1000, dtype="float64").push(VALUES)
             ps.checkpoint()
-            running[0].send(signal.SIGKILL)
-            until(lambda: not running[0].alive(), "it is dead")
+            killed.send(signal.SIGKILL)
+            until(lambda: not killed.alive(), "it is dead")
             pulled = []
             waiting = threading.Thread(target=lambda: pulled.append(weight.pull()))
             waiting.start()
-            second.start()
+            servers.start(0)
             waiting.join(60)
             assert np.array_equal(pulled[0], VALUES)
             assert "restarted" in ps.recoveries[0].reason
@@ -234,8 +239,7 @@ def test_attached_server_when_restarted_then_gets_its_shards(tmp_path, until):
         with PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token)):
             assert DCV.dense(10, name="left").sum() == 0
     finally:
-        launcher.stop()
-        second.stop()
+        servers.stop()
 
 
 def _another_driver(addresses, token):

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,14 @@ class ForkServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, name: str, arguments: Sequence[str], log: Path) -> Child:
-        """Start ``ps2``. It inherits ``sys.path`` and the environment, except variables with certificates."""
+    def start(
+        self, name: str, arguments: Sequence[str], log: Path, record: Callable[[ProcessId], object] | None = None
+    ) -> Child:
+        """Start ``ps2``. It inherits ``sys.path`` and the environment, except variables with certificates.
+
+        ``record`` is called with the process before it does anything. If this process ends before ``record`` returns,
+        the new process ends, too.
+        """
         request = {
             "arguments": list(arguments),
             "environment": {name: value for name, value in os.environ.items() if name not in VARIABLES},
@@ -125,7 +132,15 @@ class ForkServer:
             raise LaunchError(f"{name} cannot be started: {error}") from error
         if answer is None or "error" in answer:
             raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else indented(last_lines(log))}")
-        return Child(ProcessId.from_pid(answer["pid"]), self.read_exit_code)
+        child = Child(ProcessId.from_pid(answer["pid"]), self.read_exit_code)
+        with ExitStack() as undo:
+            undo.callback(child.kill)
+            if record is not None:
+                record(child.process)
+            undo.pop_all()
+        with self._lock:
+            self._ask({"run": child.process.pid})
+        return child
 
     def read_exit_code(self, pid: int) -> int:
         """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if the fork server has ended."""
