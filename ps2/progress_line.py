@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,14 @@ BAR_WIDTH, CLOCK_WIDTH = 20, 7
 # The minimum time between two changes in a notebook, as each change is a message.
 NOTEBOOK_INTERVAL_S = 0.2
 
+_line = threading.Lock()  # held while a line is shown in the terminal
+
 
 @contextmanager
 def progress_line(name: str, steps: int | None, first_text: str) -> Iterator[ShowProgress | None]:
-    """Show a line in the with-block; yield the function that changes the line. Outside of terminals, yield None.
+    """Show a line in the with-block; yield the function that changes the line.
 
+    Yield None outside of terminals, and while another thread shows its line in the terminal.
     ``steps`` is the maximum number of steps, None if unknown; ``first_text`` is shown until the first change.
     """
     from rich.console import Console
@@ -35,9 +39,12 @@ def progress_line(name: str, steps: int | None, first_text: str) -> Iterator[Sho
         # Rich's own display would need ipywidgets.
         with _in_notebook(name, steps, first_text) as show:
             yield show
-    elif console.is_terminal:
-        with _in_terminal(console, name, steps, first_text) as show:
-            yield show
+    elif console.is_terminal and _line.acquire(blocking=False):
+        try:
+            with _in_terminal(console, name, steps, first_text) as show:
+                yield show
+        finally:
+            _line.release()
     else:
         yield None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, Protocol
 
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites
@@ -36,6 +37,28 @@ class QueuedUpdate:
     id: RequestId
     clock: int = 0  # the worker's clock when the mutation was queued; 0 outside ``ps.run``
     nbytes: int = 0  # the size of the mutation's arrays
+    origin: object = None  # the thread that has queued the mutation, if threads are told apart
+
+
+class Origins(Protocol):
+    """Tells the threads apart that queue mutations: each gets its own errors. None: no thread of its own."""
+
+    @property
+    def origin(self) -> Any: ...
+    def acting_for(self, origin: Any, /) -> AbstractContextManager[None]:
+        """Within the with-block, treat the calling thread as the thread of ``origin``."""
+
+
+class OneOrigin:
+    """All threads are one."""
+
+    origin = None
+
+    def acting_for(self, origin: None, /) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+ONE_ORIGIN = OneOrigin()
 
 
 def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
@@ -63,16 +86,17 @@ class AsyncWriter:
         transfers: measures the time in which the thread sends mutations and waits for the answers.
     """
 
-    def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
-        """``send`` sends mutations, and returns the errors of those that failed."""
+    def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]], origins: Origins = ONE_ORIGIN) -> None:
+        """``send`` sends mutations of one origin, and returns the errors of those that failed."""
         self.is_idle = True
         self.transfers = BusyTime()
         self._send = send
+        self._origins = origins
         self._changed = threading.Condition()
         self._waiting: list[QueuedUpdate] = []
         self._in_flight: list[QueuedUpdate] = []
         self._bytes = 0
-        self._error: Exception | None = None  # the first error that no caller has received
+        self._errors: dict[object, Exception] = {}  # by origin, the first error that its caller has not received
         self._thread: threading.Thread | None = None
         self._lingers = False  # with an empty queue, the thread still waits for further mutations
         self._reads: list[ReadYourWrites] = []  # reads in flight; mutations of the values that they read wait
@@ -93,7 +117,7 @@ class AsyncWriter:
         nbytes = sum(operation.nbytes for operation in plan.operations)
         with self._changed:
             wait_for(self._changed, lambda: self._fits_window(nbytes))
-            self._waiting.append(QueuedUpdate(plan, new_id(), clock, nbytes))
+            self._waiting.append(QueuedUpdate(plan, new_id(), clock, nbytes, self._origins.origin))
             self._update_idle()
             self._bytes += nbytes
             for collector in self._collectors:
@@ -135,7 +159,7 @@ class AsyncWriter:
             is_settled = wait_for(
                 self._changed, lambda: all(update.clock >= clock for update in self._unanswered()), timeout_s
             )
-            return self._error is None if is_settled else None
+            return not self._errors if is_settled else None
 
     def discard(self) -> None:
         """Drop unsent mutations and errors; wait until sent mutations are answered and the thread has ended."""
@@ -145,7 +169,7 @@ class AsyncWriter:
             self._lingers = False
             self._changed.notify_all()
             wait_for(self._changed, self._is_empty)
-            self._error = None
+            self._errors.clear()
             self._update_idle()
             thread = self._thread
         if thread is not None:
@@ -194,18 +218,25 @@ class AsyncWriter:
 
     def _run(self) -> None:
         while updates := self._next_updates():
-            errors: list[Exception]
-            try:
-                with self.transfers:
-                    errors = list(self._send([(update.plan, update.id) for update in updates]))
-            except Exception as error:  # a bug: this thread has no caller, so the next call raises the error
-                errors = [error]
+            errors: list[tuple[object, Exception]] = []
+            for _, same_origin in groupby(updates, lambda update: id(update.origin)):
+                group = list(same_origin)
+                errors += [(group[0].origin, error) for error in self._send_group(group)]
             with self._changed:
-                self._error = self._error or next(iter(errors), None)
+                for origin, error in errors:
+                    self._errors.setdefault(origin, error)
                 self._in_flight = []
                 self._update_idle()
                 self._bytes -= sum(update.nbytes for update in updates)
                 self._changed.notify_all()
+
+    def _send_group(self, updates: Sequence[QueuedUpdate]) -> Sequence[Exception]:
+        """Send mutations of one origin; return the errors of those that failed."""
+        try:
+            with self.transfers, self._origins.acting_for(updates[0].origin):
+                return self._send([(update.plan, update.id) for update in updates])
+        except Exception as error:  # a bug: this thread has no caller, so the next call raises the error
+            return [error]
 
     def _next_updates(self) -> list[QueuedUpdate]:
         """Wait for mutations that may be sent, and return them; an empty list after ``IDLE_S`` ends the thread."""
@@ -230,7 +261,7 @@ class AsyncWriter:
         return self._waiting + self._in_flight
 
     def _update_idle(self) -> None:
-        self.is_idle = not (self._waiting or self._in_flight or self._collectors or self._error)
+        self.is_idle = not (self._waiting or self._in_flight or self._collectors or self._errors)
 
     def _is_empty(self) -> bool:
         return not self._waiting and not self._in_flight
@@ -240,7 +271,7 @@ class AsyncWriter:
         return not count or (count < WINDOW_PLANS and self._bytes + nbytes <= WINDOW_BYTES)
 
     def _raise_errors(self) -> None:
-        error, self._error = self._error, None
+        error = self._errors.pop(self._origins.origin, None)
         self._update_idle()
         if error is not None:
             raise error

@@ -93,7 +93,7 @@ class Dispatch:
         self.wire = wire
         self.rollbacks = rollbacks
         self.routes = Routes()
-        self.writer = AsyncWriter(self._send_all)
+        self.writer = AsyncWriter(self._send_all, rollbacks)
         self.stopwatch = Stopwatch()
         self.key_sets = ServerKeySets()
         self._ids = rollbacks.ids

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from ps2.client.task import MutationIds, task_epoch
 from ps2.config import RetryConfig
@@ -59,23 +61,83 @@ class RetryPolicy:
 
 
 @dataclass(eq=False)
+class ThreadEpoch:
+    """The rollbacks that one thread of the driver has handled.
+
+    Attributes:
+        epoch: the epoch of the last rollback that the thread has handled.
+        has_run: True once the thread has begun a run. From then on, another thread cannot handle its rollbacks.
+    """
+
+    epoch: int
+    has_run: bool = False
+
+
+class _ThisThread(threading.local):
+    own: ThreadEpoch | None = None
+
+
+@dataclass(eq=False)
 class RollbackTracker:
     """The fleet's rollbacks to a checkpoint that one session knows of.
 
-    In the driver, each rollback raises RolledBack once. In a task, every call raises RolledBack, because the task may
-    belong to a stage before the rollback. In ``ps.run``, the run tells its workers to resume at an earlier clock; until
-    then their changes are discarded (``discard_changes``).
+    In the driver, each rollback raises RolledBack once: in each thread that has begun a run, and in one of the others.
+    In a task, every call raises RolledBack, because the task may belong to a stage before the rollback. In ``ps.run``,
+    the run tells its workers to resume at an earlier clock; until then their changes are discarded
+    (``discard_changes``).
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
-        epoch: the epoch of the last rollback that raised RolledBack in the driver.
         newest: the newest epoch (number of rollbacks) known to this process, and the step of its checkpoint.
     """
 
     ids: MutationIds
     on_rollback: Callable[[int, int | None], None]
-    epoch: int = 0
     newest: tuple[int, int | None] = (0, None)
+    _shared_epoch: int = 0  # the epoch of the last rollback that any thread of the driver has handled
+    _thread: _ThisThread = field(default_factory=_ThisThread)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last rollback that the calling thread of the driver has handled."""
+        own = self._thread.own
+        return own.epoch if own is not None and own.has_run else self._shared_epoch
+
+    @property
+    def origin(self) -> ThreadEpoch | None:
+        """The state of the calling thread, for ``acting_for``."""
+        own = self._thread.own
+        return own if own is not None and own.has_run else None
+
+    @contextmanager
+    def acting_for(self, origin: ThreadEpoch | None) -> Iterator[None]:
+        """Within the with-block, treat the calling thread as the thread of ``origin``."""
+        before, self._thread.own = self._thread.own, origin
+        try:
+            yield
+        finally:
+            self._thread.own = before
+
+    def remember_thread(self, begins_run: bool = False) -> None:
+        """Record that the calling thread has made vectors or, with ``begins_run``, begins a run in the driver."""
+        own = self._thread.own
+        if own is None:
+            own = self._thread.own = ThreadEpoch(self._shared_epoch)
+        own.has_run |= begins_run
+
+    def catch_up(self) -> None:
+        """Count the rollbacks that other threads have handled as handled by the calling thread, too."""
+        if (own := self._thread.own) is not None:
+            own.epoch = max(own.epoch, self._shared_epoch)
+
+    def acknowledge(self, epoch: int, step: int | None) -> None:
+        """Record that the calling thread of the driver has handled the rollbacks up to an epoch."""
+        self.record(epoch, step)
+        if epoch > self.epoch:
+            if (own := self._thread.own) is not None:
+                own.epoch = max(own.epoch, epoch)
+            self._shared_epoch = max(self._shared_epoch, epoch)
+            self.on_rollback(epoch, self.newest[1] if self.newest[0] == epoch else step)
 
     def record(self, epoch: int, step: int | None) -> None:
         """Record that the fleet has rolled back ``epoch`` times, the last time to the checkpoint of ``step``."""
@@ -90,8 +152,7 @@ class RollbackTracker:
         if epoch <= (self.epoch if epoch_of_task is None else epoch_of_task):
             return
         if epoch_of_task is None:
-            self.epoch = epoch
-            self.on_rollback(epoch, step)
+            self.acknowledge(epoch, step)
         raise self.rolled_back()
 
     def is_current(self, changes: bool) -> bool:

@@ -67,7 +67,7 @@ class Session:
 
     @property
     def epoch(self) -> int:
-        """The number of the fleet's rollbacks to a checkpoint that the driver's loop has been told about."""
+        """The number of the fleet's rollbacks to a checkpoint that the calling thread's loop has been told about."""
         return self.rollbacks.epoch
 
     @shielded
@@ -78,6 +78,11 @@ class Session:
         """
         self.rollbacks.record(*newest)
         self.rollbacks.check()
+
+    @shielded
+    def acknowledge(self, epoch: int, step: int | None) -> None:
+        """Record that the calling thread of the driver has handled the rollbacks up to an epoch."""
+        self.rollbacks.acknowledge(epoch, step)
 
     @contextlib.contextmanager
     def in_run(self, ids: RunIds) -> Iterator[None]:
@@ -111,14 +116,14 @@ class Session:
     @shielded
     def new_matrix(self, spec: MatrixSpec, name: str = "") -> MatrixInfo:
         """Create a matrix, and allocate its row 0 under ``name`` ("": without a name)."""
-        self._release_dropped()
+        self._begin_allocation()
         with self._new_id() as id:
             return self._remember(self.ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
 
     @shielded
     def find_or_create(self, spec: MatrixSpec, name: str) -> tuple[int, MatrixInfo]:
         """Return the row id and matrix of a named vector; if there is none, create a matrix and name its row 0."""
-        self._release_dropped()
+        self._begin_allocation()
         with self._new_id() as id:
             row, info = self.ask(lambda: self._master.find_or_create(spec, id, self.holder, name))
         return row, self._remember(info)
@@ -136,7 +141,7 @@ class Session:
     @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
         """Allocate ``count`` rows of zeros (0: all reserved rows that are not in use). ``name`` is for one row."""
-        self._release_dropped()
+        self._begin_allocation()
         with self._new_id() as id:
             return self.ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
 
@@ -189,6 +194,10 @@ class Session:
         self.rollbacks.record(info.epoch, info.step)
         self.routes.store(info.id, info.route)
         return info
+
+    def _begin_allocation(self) -> None:
+        self.rollbacks.remember_thread()
+        self._release_dropped()
 
     def _release_dropped(self) -> None:
         for owner in self.owners.pop_collected():

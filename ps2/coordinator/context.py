@@ -208,7 +208,7 @@ class PS2Context:
 
         If ``onClock`` of a run calls this method, it returns None, and the checkpoint is written after ``onClock`` has
         returned, before any worker continues. The checkpoint includes the message that ``onClock`` returns. In another
-        thread, this call waits until ``onClock`` has returned.
+        thread, this call waits until ``onClock`` of all active runs has returned.
 
         Args:
             path: folder or fsspec URL that driver and servers share. The checkpoint is a new folder in it. Default: the
@@ -308,6 +308,8 @@ class PS2Context:
     ) -> RunResult:
         """Run long-lived workers: one Spark stage whose tasks keep their rows in memory and loop over clocks.
 
+        Several threads can call this at the same time. A run waits until all its workers' task slots are free.
+
         Example::
 
             def work(worker, rows):
@@ -339,7 +341,7 @@ class PS2Context:
                 parameters, it also gets the list of merged reports of the workers (``Worker.report``).
             onLog: function that is called in the driver with rank, clock, name and value of each ``worker.log``, while
                 the job runs.
-            timeoutS: maximum duration of the run, in seconds.
+            timeoutS: maximum duration of the run from the start of its workers, in seconds.
             firstClock: number of the first clock, such as ``nextStep`` after ``restore=``.
             seed: seed of ``worker.rng``; non-negative.
             read: function that is called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its
@@ -355,15 +357,17 @@ class PS2Context:
             draws it.
 
         Raises:
-            UsageError: ``worker_fn`` or an element of a list cannot be pickled, or another run is in progress.
+            UsageError: ``worker_fn`` or an element of a list cannot be pickled, or the call is within ``onClock`` or a
+                step.
             ConfigError: an argument is invalid, or the Python of the tasks lacks ps2 or has another version of it.
-            SlotsError: Spark has fewer free task slots than workers.
+            SlotsError: Spark can never have as many task slots as workers, or other jobs than runs use them.
             LimitError: a request of ``worker_fn`` exceeds a server's memory. The message has rank and clock. The
                 request is not repeated.
             WorkerError: ``worker_fn`` failed as often as Spark allows a task to fail. The message has rank, clock and
                 traceback.
             DeadlineError: the run has not ended after ``timeoutS``.
             StoppedError: the context was stopped during the run, or the job was cancelled.
+            RolledBack: the fleet rolled back to a checkpoint from before the run.
         """
         options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd, progress))
         return self._running.run(data, worker_fn, options)

@@ -29,10 +29,10 @@ from ps2.errors import PS2Error, StoppedError, UsageError
 from ps2.interrupts import join, shielded
 from ps2.logs import JSON, JsonLog, log_format
 from ps2.ops.modules import load_modules
-from ps2.run.driver import Runs
-from ps2.run.host import ActiveRun, RunHost
+from ps2.run.host import ActiveRuns, RunHost
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
+from ps2.run.runs import Runs
 from ps2.run.spark.backend import SparkBackend
 from ps2.transport.tls import check_serving
 
@@ -79,9 +79,9 @@ class Coordinator:
         load_modules(conf.modules)
         conf.launcherClass.check(spark_context := None if spark is None else spark.context, conf.sparkConf)
         binding = driver_binding(conf, spark, tokens.fleet is not None)
-        self.active_run = ActiveRun()
+        self.active_runs = ActiveRuns()
         with contextlib.ExitStack() as undo:
-            active = self.active_run
+            active = self.active_runs
             self._log = JsonLog(lambda: {"fleet": id, **active.log_fields()})
             undo.callback(self._log.close)
             if log_format() == JSON:  # the loggers ``ps2.*`` of this process print JSON
@@ -93,12 +93,12 @@ class Coordinator:
             python_start = start_python(spark, conf)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
             undo.callback(network.close)
-            self.fleet = Fleet(id, conf, binding, tokens.fleet, network, self.active_run, spark_context)
+            self.fleet = Fleet(id, conf, binding, tokens.fleet, network, self.active_runs, spark_context)
             undo.callback(self.fleet.master_server.stop, 0)
             undo.callback(self.fleet.launcher.stop)
             self._connect_parts(id, tokens, binding, network)
             undo.callback(self.steps.close)
-            self.monitoring = Monitoring(conf, self.fleet, self.active_run, self.recoveries)
+            self.monitoring = Monitoring(conf, self.fleet, self.active_runs, self.recoveries)
             undo.pop_all()
         self._key_clock = KeyClock(self.fleet.master, network, f"{id}/keys")
         try:
@@ -118,13 +118,13 @@ class Coordinator:
         self.session = Session(ref, network, on_rollback=self._on_rollback, master_address=fleet.local_address)
         self.recoveries = RecoveryLog()
         self.steps = Steps(
-            *(fleet.checkpoints, self.session, fleet.master, fleet.control, conf, self.active_run, self.recoveries)
+            *(fleet.checkpoints, self.session, fleet.master, fleet.control, conf, self.active_runs, self.recoveries)
         )
         host = RunHost(
-            *(self.session, fleet.control, fleet.master, self.steps, self.active_run),
+            *(self.session, fleet.control, fleet.master, self.steps, self.active_runs),
             *(binding, tokens.run, WireConfig(tls=conf.tls)),
         )
-        self._runs = Runs(host)
+        self.runs = Runs(host)
         policy = Policy(conf.replicas, conf.recover)
         self._supervisor = Supervisor(fleet.fleet_control, fleet.checkpoints, policy, self.steps, self.recoveries)
 
@@ -156,7 +156,7 @@ class Coordinator:
 
     def roll_back(self, timeout_s: float) -> None:
         """Roll the fleet back to its newest checkpoint; see ``PS2Context.rollBack``."""
-        if self.active_run.run is not None:
+        if self.active_runs.all():
             raise UsageError("rollBack: a run is in progress, and would lose clocks: wait for its end")
         with contextlib.suppress(PS2Error):  # errors of asynchronous additions, which the rollback undoes
             self.session.dispatch.flush()
@@ -167,7 +167,7 @@ class Coordinator:
         """Run workers until they have ended; see ``PS2Context.run``."""
 
         def run() -> RunResult:
-            return self._runs.run(self.application.running("run"), data, worker_fn, options)
+            return self.runs.run(self.application.running("run"), data, worker_fn, options)
 
         return self.monitoring.record_run(run, worker_fn)
 
@@ -192,7 +192,7 @@ class Coordinator:
             shutdown.callback(self.fleet.end)
             shutdown.callback(self.application.stop)
             shutdown.callback(self.steps.close)
-            shutdown.callback(self._runs.stop)
+            shutdown.callback(self.runs.stop)
             shutdown.callback(self.monitoring.stop)
             shutdown.callback(self.fleet.stop_watching)
             shutdown.callback(self._key_clock.stop)
@@ -203,6 +203,6 @@ class Coordinator:
             self._end_fleet()
 
     def _on_rollback(self, epoch: int, step: int | None) -> None:
-        """Let the driver's loop continue from ``step``, and its next Spark jobs use the new epoch."""
-        self.steps.roll_back(step or 0)
+        """Let the driver's loop continue from ``step``, and the next Spark jobs of this thread use the new epoch."""
+        self.steps.roll_back(epoch, step or 0)
         self.application.roll_back(epoch)

@@ -36,7 +36,7 @@ from ps2.dashboard.snapshot import (
 from ps2.dashboard.training_log import TRAININGS, failure_outcome
 from ps2.errors import TransientError
 from ps2.guarded_loop import GuardedLoop
-from ps2.run.host import ActiveRun
+from ps2.run.host import ActiveRuns
 from ps2.run.state import RunState
 from ps2.run.timeline import count
 from ps2.transport.concurrent_calls import call_concurrently
@@ -55,16 +55,22 @@ MAX_OPERATIONS_AGE_S = 8.0
 MAX_REPORT_AGE_S = 300.0
 
 
+class _ThisThread(threading.local):
+    view: RunView | None = None  # the last run of the thread within ``record_run``
+
+
 class DriverWatcher:
     """Makes snapshots of a driver's fleet and run on request. After ``open``, it also records events and runs."""
 
-    def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog, silent_after_s: float) -> None:
+    def __init__(self, fleet: Fleet, active: ActiveRuns, recoveries: RecoveryLog, silent_after_s: float) -> None:
         """A server is shown as silent ``silent_after_s`` seconds after its last heartbeat."""
         self._fleet, self._active, self._recoveries = fleet, active, recoveries
         self._silent_after_s = silent_after_s
         self._events = EventLog()
         self._lock = threading.Lock()  # excludes concurrent snapshots
-        self._watcher: RunWatcher | None = None  # watches the current run; None: there is none
+        self._watchers: dict[RunState, RunWatcher] = {}  # of the active runs, oldest first
+        self._this_thread = _ThisThread()
+        self._starting = threading.Lock()  # excludes concurrent starts of runs
         # The page's and the metrics' data of the last finished run; None: no run has finished.
         self._last_view: RunView | None = None
         self._last_figures: RunFigures | None = None
@@ -88,8 +94,8 @@ class DriverWatcher:
         fit = TRAININGS.active_name
         name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
         current = HistoryView("run", name, time.time(), None, "", "")
-        start_s, runs_before = time.monotonic(), self._num_runs
-        self._current.append(current)  # a second concurrent run fails, but is also shown
+        start_s, self._this_thread.view = time.monotonic(), None
+        self._current.append(current)
         outcome = "interrupted"
         try:
             result = call()
@@ -99,7 +105,7 @@ class DriverWatcher:
             outcome = failure_outcome(error)
             raise
         finally:
-            last = self._last_view if self._num_runs > runs_before else None
+            last = self._this_thread.view
             detail = (
                 "no worker started"
                 if last is None
@@ -162,8 +168,14 @@ class DriverWatcher:
 
     def _figures(self) -> DriverFigures:
         master, checkpoints = self._fleet.master, self._fleet.checkpoints
-        view, figures = self._run_view(), self._last_figures if self._watcher is None else self._watcher.figures()
-        current_counts = NO_COUNTS if self._watcher is None or figures is None else figures.counts
+        watchers = list(self._watchers.values())
+        views = [self._look(watcher) for watcher in watchers]
+        current = [watcher.figures() for watcher in watchers]  # as of the views
+        view = views[-1] if views else self._last_view
+        figures = current[-1] if current else self._last_figures
+        counts = self._counts
+        for active in current:
+            counts = sum_counts(counts, active.counts)
         statuses = []
         if not self._fleet.is_attached:  # attached servers expose their own metrics
             now_s, reports = time.monotonic(), master.reports.all().values()
@@ -180,7 +192,7 @@ class DriverWatcher:
             checkpoint=_checkpoint_view(*checkpoints.recent[-1]) if checkpoints.recent else None,
             runs=self._num_runs,
             run=None if view is None or figures is None else (view, figures),
-            counts=sum_counts(self._counts, current_counts),
+            counts=counts,
             training=TRAININGS.current(),
             events=self._events.counts(),
         )
@@ -208,25 +220,27 @@ class DriverWatcher:
         self._events.add("lost", f"server {index} is lost: {reason}")
 
     def _start_run(self, run: RunState) -> None:
-        self._watcher = RunWatcher(run, self._num_runs)
-        self._num_runs += 1
+        with self._starting:
+            self._watchers[run] = RunWatcher(run, self._num_runs)
+            self._num_runs += 1
 
     def _end_run(self, run: RunState) -> None:
         def record() -> None:
             with self._lock:
-                if self._watcher is not None:
+                if (watcher := self._watchers.pop(run, None)) is not None:
                     self._log_retries(run)
-                    self._last_view = self._watcher.view()
-                    self._last_figures = self._watcher.figures()
+                    self._last_view = self._this_thread.view = watcher.view()
+                    self._last_figures = watcher.figures()
                     self._counts = sum_counts(self._counts, self._last_figures.counts)
-                    self._watcher = None
 
         self._guarded.run_once(record)
 
     def _run_view(self) -> RunView | None:
-        watcher = self._watcher
-        if watcher is None:
-            return self._last_view
+        """Return the newest active run; if none is active, the last one that has ended."""
+        views = [self._look(watcher) for watcher in list(self._watchers.values())]
+        return views[-1] if views else self._last_view
+
+    def _look(self, watcher: RunWatcher) -> RunView:
         self._log_retries(watcher.run)
         return watcher.view()
 

@@ -27,7 +27,7 @@ from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import sleep
 from ps2.ops.modules import check_loaded
 from ps2.rpc.control import ServerControl, ServerInfo
-from ps2.run.host import ActiveRun
+from ps2.run.host import ActiveRuns
 from ps2.storage import folders
 from ps2.storage.files import resolve_url, shared_url
 
@@ -145,7 +145,7 @@ class Fleet:
         binding: Binding,
         token: str | None,
         transport: FleetNetwork,
-        active: ActiveRun,
+        active: ActiveRuns,
         spark_context: Any = None,
     ) -> None:
         """Start the master and the servers. ``spark_context``: the driver's, for the launcher."""

@@ -28,7 +28,7 @@ from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
 from ps2.rpc.control import ServerControl
-from ps2.run.host import ActiveRun
+from ps2.run.host import ActiveRuns
 from ps2.server.applied import EndedStages
 from ps2.storage.manifest import SavedMatrix
 
@@ -48,7 +48,7 @@ class Master:
         config: FleetConfig,
         id: str = "",
         replicas: int = 0,
-        active: ActiveRun | None = None,
+        active: ActiveRuns | None = None,
         is_attached: bool = False,
     ) -> None:
         """Start without matrices.
@@ -57,7 +57,7 @@ class Master:
         outlive this coordinator, and store its catalog for the next one.
         """
         self._replicas = replicas
-        self._active = active or ActiveRun()
+        self._active = active or ActiveRuns()
         self.reports = ServerReports()
         self.id = id
         self.config = config
@@ -111,7 +111,7 @@ class Master:
         that know of the rollback can use the restored shards.
         """
         with self._lock:
-            # Pause the run first: no worker may change a shard before all shards are restored.
+            # Pause the runs first: no worker may change a shard before all shards are restored.
             self._active.pause()
             self.epoch += 1
             self.step = step

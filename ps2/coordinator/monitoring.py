@@ -23,7 +23,7 @@ from ps2.dashboard.page_server import PageServer
 from ps2.dashboard.snapshot import to_json
 from ps2.formats import size
 from ps2.logs import JSON, log_format
-from ps2.run.host import ActiveRun
+from ps2.run.host import ActiveRuns
 from ps2.text_tables import Column, Link, Table, named_values, to_html
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Monitoring:
     """The live page, the metrics and the traces of one context; ``watcher`` collects the data that they show."""
 
-    def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
+    def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRuns, recoveries: RecoveryLog) -> None:
         """Start the page, the metrics and the traces that the settings enable."""
         # The coordinator asks for the status of a server that has been silent for this long.
         self.watcher = DriverWatcher(fleet, active, recoveries, conf.lostAfterS / 2)

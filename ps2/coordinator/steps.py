@@ -7,8 +7,9 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ps2.client.session import Session
@@ -18,11 +19,12 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Recovery, RecoveryLog
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.guarded_loop import GuardedLoop
+from ps2.interrupts import check as check_interrupts
 from ps2.interrupts import shielded, sleep
 from ps2.protocol.plain_data import decode
 from ps2.rpc.control import ServerControl
-from ps2.run.clocks import MAX_CUTS
-from ps2.run.host import ActiveRun
+from ps2.run.clocks import MAX_CUTS, Cut
+from ps2.run.host import ActiveRuns
 from ps2.run.journal import Journal
 from ps2.run.state import RunState
 from ps2.storage import folders
@@ -97,10 +99,10 @@ class Steps:
         master: Master,
         servers: ServerControl,
         conf: PS2Conf,
-        active: ActiveRun,
+        active: ActiveRuns,
         recoveries: RecoveryLog,
     ) -> None:
-        """Continue after the newest checkpoint. While ``active`` has a run, the clocks of the run are the steps."""
+        """Continue after the newest checkpoint. The clocks of a run that leads (``begin_run``) are the steps."""
         self._checkpoints = checkpoints
         self._session = session
         self._master = master
@@ -114,7 +116,10 @@ class Steps:
         self.streams = StreamTurns()
         # Folders of the checkpoints from which the loop can continue. Others contain a part of a step or run.
         self._resumable: deque[str] = deque(maxlen=MAX_CUTS)
-        # The messages of finished runs. The current run has its own journal.
+        self._leader: RunState | None = None  # the active run whose clocks are the steps
+        self._holding = threading.Lock()  # held by the thread that makes a checkpoint of runs
+        self._epoch = 0  # the last rollback that ``roll_back`` has handled
+        # The messages of finished runs that led. An active run has its own journal.
         self._journal = Journal()
         newest = checkpoints.newest
         if newest is not None and newest.manifest.messages is not None:
@@ -133,48 +138,80 @@ class Steps:
         if step is not None:
             _check_number("checkpoint: step", step)
         self._checkpoints.parent(path)
-        if (run := self._active.run) is not None and run.request_checkpoint(path, step):
+        if (run := self._active.own) is not None and run.request_checkpoint(path, step):
             return None
         self.streams.wait()
-        while (run := self._active.run) is not None:
-            with run.holding_calls() as is_free:
-                if is_free:
-                    return self._checkpoint_run(run, path, step)
-            sleep(POLL_S)  # another thread is in ``onClock``
+        with self._holding_calls() as runs:
+            if runs:
+                return self._checkpoint_runs(runs, path, step)
         self._checkpoint_s = time.monotonic()
         self._check()
         on_complete = _record_no_cut if self._in_step and step is None else self._resumable.append
         number = self.next if step is None else step
         return self._checkpoints.take(path, number, self._session.epoch, on_complete, self._journal.to_bytes())
 
-    def _checkpoint_run(self, run: RunState, path: str | None, step: int | None) -> Checkpoint:
-        """Make a checkpoint of the current run; ``path``, ``step``: see ``PS2Context.checkpoint``; None: defaults."""
-        self._checkpoint_s = time.monotonic()
-        # Read the workers' positions (the cut) before the checkpoint. Changes in between are sent again after a
-        # rollback, and the servers apply them once.
-        epoch, cut = run.epoch, run.cut()
-        next_step = cut.first if step is None else step
+    @contextmanager
+    def _holding_calls(self) -> Iterator[list[RunState]]:
+        """Let no call of ``onClock`` be running in the with-block; yield the active runs. One thread at a time."""
+        while not self._holding.acquire(timeout=POLL_S):
+            check_interrupts()
         try:
-            return self._checkpoints.take(path, next_step, epoch, lambda folder: run.add_cut(folder, cut), cut.saved())
+            with ExitStack() as held:
+                runs, own = self._active.all(), self._active.own
+                for run in runs:
+                    held.enter_context(run.holding_calls())
+                while not all(run.is_between_calls for run in runs):
+                    if own is not None and own.error is not None:
+                        raise own.error
+                    sleep(POLL_S)
+                yield runs
+        finally:
+            self._holding.release()
+
+    def _cuts(self, runs: Sequence[RunState]) -> _Cuts:
+        """Read the positions of the workers of runs, for a checkpoint that is made afterwards.
+
+        After a rollback, changes between the cut and the checkpoint are sent again, and the servers apply them once.
+        """
+        with self._active.lock:
+            epoch = max(run.epoch for run in runs)
+            # A run that has not rolled back with the others has failed, or is over.
+            cuts = [(run, run.cut()) for run in runs if run.epoch == epoch]
+        for run, cut in cuts:
+            if run is self._leader:
+                return _Cuts(epoch, cuts, cut.first, cut.saved())
+        return _Cuts(epoch, cuts, self.next, self._journal.to_bytes())
+
+    def _checkpoint_runs(self, runs: Sequence[RunState], path: str | None, step: int | None) -> Checkpoint:
+        """Make a checkpoint of runs (``_holding_calls``); ``path``, ``step``: see ``checkpoint``; None: defaults."""
+        self._checkpoint_s = time.monotonic()
+        cuts = self._cuts(runs)
+        next_step = cuts.step if step is None else step
+        try:
+            return self._checkpoints.take(path, next_step, cuts.epoch, cuts.add, cuts.messages)
         except RecoveryError as error:
-            if run.epoch != epoch:
+            run = self._active.own or runs[0]
+            if run.epoch != cuts.epoch:
                 raise RolledBack("the fleet rolled back to a checkpoint", min(run.applied())) from error
             raise
 
     def hand_over(self, addresses: Collection[str]) -> Newest:
         """Make a checkpoint at once, even during a step or run. Servers at ``addresses`` reject all later changes."""
-        run = self._active.run
-        if run is None:
+        runs = self._active.all()
+        if not runs:
             # The checkpoint may contain a part of a step. The whole fleet must not roll back to such a checkpoint.
             is_partial = self._in_step or self._conf.recover == "consistent"
             on_complete = None if is_partial else _record_no_cut
             messages = self._journal.to_bytes()
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, on_complete, messages)
-        with run.holding_calls() as is_free:
-            epoch, cut = run.epoch, run.cut()
+        with ExitStack() as held:
+            for run in runs:
+                held.enter_context(run.holding_calls())
             # While ``onClock`` runs, the checkpoint may contain a part of its changes, and lacks its return value.
-            on_complete = (lambda folder: run.add_cut(folder, cut)) if is_free else None
-            return self._checkpoints.hand_over(addresses, cut.first, epoch, on_complete, cut.saved())
+            is_free, cuts = all(run.is_between_calls for run in runs), self._cuts(runs)
+            return self._checkpoints.hand_over(
+                addresses, cuts.step, cuts.epoch, cuts.add if is_free else None, cuts.messages
+            )
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
@@ -182,7 +219,7 @@ class Steps:
             _check_number("step", number)
         if self._in_step:
             raise UsageError("step: steps do not nest")
-        if self._active.run is not None:
+        if self._active.all():
             raise UsageError("step: a run is in progress, and its clocks are the steps: call step outside of runs")
         self._check()
         current = self.next if number is None else number
@@ -192,7 +229,7 @@ class Steps:
             self._session.dispatch.flush()
             self._check()
             self.next = current + 1
-            if self._is_due():
+            if self._is_due(self.next):
                 self._make_due_checkpoint(lambda: self.checkpoint(None, self.next))
         except Exception as error:
             try:
@@ -204,10 +241,13 @@ class Steps:
             self._in_step = False
 
     def can_resume(self, checkpoint: str) -> bool:
-        """Return True if the current run or step can continue from a checkpoint without the program's help."""
-        run = self._active.run
-        if run is not None:
-            return checkpoint in run.cuts
+        """Return True if an active run or step can continue from a checkpoint without the program's help.
+
+        A run that cannot continue from it, because it has just begun, then fails with RolledBack. If only lost servers
+        were restored, the other runs would lose changes without notice.
+        """
+        if runs := self._active.all():
+            return any(checkpoint in run.cuts for run in runs)
         return (self._in_step or self.streams.are_open) and checkpoint in self._resumable
 
     @contextmanager
@@ -216,7 +256,7 @@ class Steps:
 
         def is_free() -> bool:
             check()
-            return self._active.run is None and not self._in_step
+            return not self._active.all() and not self._in_step
 
         with self.streams.batch(is_free):
             yield
@@ -226,32 +266,45 @@ class Steps:
         """True if the settings ask for checkpoints after steps."""
         return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
-    def end_clock(self, clock: int) -> bool:
+    def end_clock(self, run: RunState, clock: int) -> bool:
         """Record that all workers of a run have finished a clock, and that ``onClock`` has returned for it.
 
         Make the checkpoints that ``onClock`` has requested, and a periodic one if due; return True if one was made.
         """
-        run = self._active.run
-        assert run is not None
-        self.next = clock + 1
-        is_due, requested = self._is_due(), run.take_requested()
-        for path, step in requested:
-            self._checkpoint_run(run, path, step)
-        if is_due and all(path is not None for path, _ in requested):
-            self._make_due_checkpoint(lambda: self._checkpoint_run(run, None, None))
-        return is_due or bool(requested)
+        if run is self._leader:
+            self.next = clock + 1
+        is_due, requested = self._is_due(clock + 1), run.take_requested()
+        if not is_due and not requested:
+            return False
+        run.is_at_cut = True
+        try:
+            with self._holding_calls() as runs:
+                for path, step in requested:
+                    self._checkpoint_runs(runs, path, step)
+                if is_due and all(path is not None for path, _ in requested):
+                    self._make_due_checkpoint(lambda: self._checkpoint_runs(runs, None, None))
+        finally:
+            run.is_at_cut = False
+        return True
 
     @shielded
     def begin_run(self, run: RunState) -> None:
-        """Start a run, whose clocks are the steps. Raise RolledBack if the program has not handled a rollback yet."""
+        """Start a run of this thread. Raise RolledBack if the thread has not handled a rollback yet.
+
+        The run leads if no active run leads: its clocks are the steps, and its journal is saved in checkpoints.
+        """
         if self._in_step:
             raise UsageError(
                 "run: a step is in progress, and the clocks of a run are steps, too: call run outside of steps"
             )
         self.streams.wait()
+        self._session.rollbacks.remember_thread(begins_run=True)
         self._check()
-        run.resume(self._journal)
-        self._active.run = run
+        with self._active.lock:
+            if self._leader is None:
+                self._leader = run
+                run.resume(self._journal)
+        self._active.add(run)
 
     @property
     def called(self) -> int:
@@ -267,20 +320,21 @@ class Steps:
         """Return the messages that ``onClock`` sent to the workers before step ``next``, oldest first."""
         return [decode(message) for message in self._journal.before(self.next).messages()]
 
-    def roll_back(self, step: int) -> None:
-        """Continue from ``step``, because the fleet has rolled back to a checkpoint before it."""
-        self.next = step
-        self._journal = self._journal.before(step)
+    def roll_back(self, epoch: int, step: int) -> None:
+        """Continue from ``step``, because the fleet has rolled back ``epoch`` times, now to a checkpoint before it."""
+        if epoch > self._epoch:  # else another thread has handled it
+            self._epoch, self.next = epoch, step
+            self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
         """Make a checkpoint before the first clock of a run, unless ``recover="shard"`` or no folder is set."""
-        run = self._active.run
-        if self._conf.recover == "shard" or self._conf.checkpointDir is None or run is None:
+        if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
             num_recoveries = len(self.wait_for_servers())
             try:
-                self._checkpoint_run(run, None, None)
+                with self._holding_calls() as runs:
+                    self._checkpoint_runs(runs, None, None)
                 return
             except RecoveryError:
                 # A server may have been lost. If it was restored without loss of changes, try again.
@@ -289,17 +343,19 @@ class Steps:
                     raise
 
     @shielded
-    def end_run(self) -> None:
-        """End the current run: its last clock is the last step. Its rollbacks raise no RolledBack later."""
-        run, self._active.run = self._active.run, None
-        if run is not None:
-            has_failed = isinstance(run.error, RolledBack)
-            with suppress(RolledBack):
-                self._session.check_epoch(self._master.last_rollback if has_failed else (run.epoch, None))
-            if not has_failed:
-                self.next = min(run.applied())
-                # The next run may continue, although this run was stopped.
-                self._journal = run.journal.without_stop() if run.is_over else run.journal
+    def end_run(self, run: RunState) -> None:
+        """End a run of this thread. If it leads, its last clock is the last step. Its rollbacks raise no RolledBack."""
+        has_failed = isinstance(run.error, RolledBack)
+        with self._active.lock:
+            has_led = run is self._leader
+            if has_led:
+                self._leader = None
+        self._active.remove(run)
+        self._session.acknowledge(*(self._master.last_rollback if has_failed else (run.epoch, None)))
+        if has_led and not has_failed:
+            self.next = min(run.applied())
+            # The next run may continue, although this run was stopped.
+            self._journal = run.journal.without_stop() if run.is_over else run.journal
 
     def acknowledge_rollback(self) -> None:
         """Record that the program has handled the last rollback: the next call does not raise RolledBack."""
@@ -325,10 +381,10 @@ class Steps:
         """Raise RolledBack if the program has not handled the last rollback."""
         self._session.check_epoch(self._master.last_rollback)
 
-    def _is_due(self) -> bool:
-        """Return True if the settings require a checkpoint after the last step."""
+    def _is_due(self, next_step: int) -> bool:
+        """Return True if the settings require a checkpoint before the next step or clock of a loop."""
         every_steps, every_s = self._conf.checkpointEverySteps, self._conf.checkpointEveryS
-        if every_steps is not None and self.next % every_steps == 0:
+        if every_steps is not None and next_step % every_steps == 0:
             return True
         return every_s is not None and time.monotonic() - self._checkpoint_s >= every_s
 
@@ -338,7 +394,7 @@ class Steps:
         while not self._closing.wait(self._conf.checkpointEveryS):
             # Make no checkpoint during steps and runs, which make checkpoints after each step; while streams are open,
             # which make checkpoints between batches; or before the loop has handled a rollback.
-            is_idle = self._active.run is None and not self._in_step and not self.streams.are_open
+            is_idle = not self._active.all() and not self._in_step and not self.streams.are_open
             if is_idle and self._session.epoch == self._master.epoch:
                 loop.run_once(lambda: self._make_due_checkpoint(self._checkpoint_between_steps))
 
@@ -357,6 +413,21 @@ class Steps:
             if not self._closing.is_set():
                 log.warning("%s", error)  # log every failure: Python shows equal warnings only once
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """The positions of runs for a checkpoint: ``step`` and ``messages`` are for another driver that restores it."""
+
+    epoch: int
+    by_run: Sequence[tuple[RunState, Cut]]
+    step: int
+    messages: bytes
+
+    def add(self, checkpoint: str) -> None:
+        """Let the runs resume from a checkpoint."""
+        for run, cut in self.by_run:
+            run.add_cut(checkpoint, cut)
 
 
 def _record_no_cut(folder: str) -> None:

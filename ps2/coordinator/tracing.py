@@ -19,7 +19,7 @@ from ps2.dashboard.run_view import CLOCK_COLUMN, OUTSIDE_COLUMN, START_COLUMN
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import ConfigError
 from ps2.guarded_loop import GuardedLoop
-from ps2.run.host import ActiveRun
+from ps2.run.host import ActiveRuns
 from ps2.run.state import RunState
 from ps2.run.timeline import ROW_ORDER, ROW_PARTS, discipline
 from ps2.version import __version__
@@ -42,7 +42,7 @@ Attributes = Mapping[str, str | int | float | bool]
 class Tracing:
     """Reports the spans of one context in its own thread."""
 
-    def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
+    def __init__(self, fleet: Fleet, active: ActiveRuns, recoveries: RecoveryLog) -> None:
         """Start tracing."""
         try:
             from opentelemetry import trace
@@ -57,7 +57,7 @@ class Tracing:
         self._tracer: Tracer = trace.get_tracer("ps2", __version__)
         self._current_span, self._in_context = trace.get_current_span, trace.set_span_in_context
         self._lock = threading.Lock()
-        self._run: _RunSpans | None = None  # reports the current run; None: there is none
+        self._runs: dict[RunState, _RunSpans] = {}  # report the active runs, oldest first
         # Numbers of checkpoints and recoveries that have been reported, or are older than the tracing.
         self._num_checkpoints, self._num_recoveries = fleet.checkpoints.count, len(recoveries.all())
         self._guarded = GuardedLoop("tracing of runs")
@@ -65,7 +65,7 @@ class Tracing:
         # A failure of tracing must not end a run.
         active.listen(
             lambda run: self._guarded.run_once(lambda: self._start_run(run)),
-            lambda run: self._guarded.run_once(self._end_run),
+            lambda run: self._guarded.run_once(lambda: self._end_run(run)),
         )
         TRAININGS.fit_context = self._fit
         self._thread = threading.Thread(target=self._report, name="ps2-tracing", daemon=True)
@@ -97,12 +97,13 @@ class Tracing:
             {**run_attributes, "ps2.workers": run.workers, "ps2.staleness": discipline(run.clocks.staleness)}
         )
         with self._lock:
-            self._run = _RunSpans(run, self._tracer, self._in_context(span), {**self._common, **run_attributes})
+            attributes: Attributes = {**self._common, **run_attributes}
+            self._runs[run] = _RunSpans(run, self._tracer, self._in_context(span), attributes)
 
-    def _end_run(self) -> None:
+    def _end_run(self, run: RunState) -> None:
         self._report_once()
         with self._lock:
-            self._run = None
+            self._runs.pop(run, None)
 
     def _report(self) -> None:
         loop = GuardedLoop("ps2-tracing")
@@ -112,9 +113,10 @@ class Tracing:
 
     def _report_once(self) -> None:
         with self._lock:
-            context = None if self._run is None else self._run.context
-            if self._run is not None:
-                self._run.report()
+            context = None
+            for run in self._runs.values():
+                context = run.context  # checkpoints and recoveries belong to all runs: show them in the newest one
+                run.report()
             self._report_checkpoints(context)
             self._report_recoveries(context)
 

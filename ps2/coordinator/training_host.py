@@ -71,11 +71,26 @@ class TrainingHost:
         self._coordinator.steps.acknowledge_rollback()
 
     def unhandled_losses(self) -> int:
-        """Return how many recoveries lost changes that no run has repeated; 0 with ``recover="shard"``."""
+        """Return how many recoveries lost changes that no run of the calling thread has repeated.
+
+        0 with ``recover="shard"``.
+        """
         if self._coordinator.conf.recover == "shard":
             return 0
         lossy = sum(recovery.source == "checkpoint" for recovery in self._coordinator.recoveries.all())
-        return lossy - self._coordinator.active_run.rollbacks
+        return lossy - self._coordinator.active_runs.rollbacks
+
+    def begin_fit(self) -> None:
+        """Record that a fit begins, which has no vectors yet: it need not handle the rollbacks of other threads."""
+        coordinator = self._coordinator
+        if coordinator.active_runs.all():  # they may not have handled the last rollback yet
+            coordinator.session.acknowledge(*coordinator.fleet.master.last_rollback)
+        else:
+            coordinator.session.rollbacks.catch_up()
+
+    def held_slots(self) -> int:
+        """Return the number of task slots that runs of this context hold."""
+        return self._coordinator.runs.slots.num_held
 
     def wait_for_servers(self) -> None:
         """Wait until all servers answer; raise LostError if a server cannot be replaced."""

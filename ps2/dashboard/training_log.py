@@ -84,8 +84,12 @@ class _Training:
             self.points = self.points[::2]
 
 
+class _ThisThread(threading.local):
+    name = ""
+
+
 class TrainingLog:
-    """The trainings of a process, which trains one model at a time. Thread-safe.
+    """The trainings of a process, of which several may be in progress. Thread-safe.
 
     Attributes:
         fit_context: function that returns the context in which a training runs, given (name, steps); None: no context.
@@ -93,6 +97,7 @@ class TrainingLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._this_thread = _ThisThread()
         self._current: _Training | None = None
         self.fit_context: Callable[[str, int], AbstractContextManager[None]] | None = None
         self._history: deque[_Training] = deque(maxlen=MAX_HISTORY)
@@ -104,7 +109,7 @@ class TrainingLog:
         training = _Training(name, steps, shown_params, time.time(), time.monotonic())
         with self._lock:
             if self._current is not None:
-                self._current.points.clear()  # only the current training has charts
+                self._current.points.clear()  # only the newest training has charts
             self._current = training
             self._history.append(training)
 
@@ -112,7 +117,7 @@ class TrainingLog:
             with self._lock:
                 training.add(step)
 
-        outcome = "interrupted"
+        outcome, self._this_thread.name = "interrupted", name
         try:
             with nullcontext() if self.fit_context is None else self.fit_context(name, steps):
                 yield add_step
@@ -121,17 +126,17 @@ class TrainingLog:
             outcome = failure_outcome(error)
             raise
         finally:
+            self._this_thread.name = ""
             with self._lock:
                 training.state, training.ended_s = outcome, time.monotonic()
 
     @property
     def active_name(self) -> str:
-        """The name of the training in progress; "" if there is none."""
-        training = self._current
-        return training.name if training is not None and training.ended_s is None else ""
+        """The name of the training in progress in the calling thread; "" if there is none."""
+        return self._this_thread.name
 
     def current(self) -> TrainingView | None:
-        """Return the training in progress, or the last one; None: there is none."""
+        """Return the training that has begun last; None: there is none."""
         with self._lock:
             training = self._current
             if training is None:

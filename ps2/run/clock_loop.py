@@ -51,7 +51,12 @@ class RunRef:
     @property
     def series(self) -> str:
         """The common part of the mutation ids of all runs in this fleet."""
-        return f"{self.fleet.id}/runs"
+        return run_series(self.fleet)
+
+
+def run_series(fleet: FleetRef) -> str:
+    """Return the common part of the mutation ids of all runs in a fleet."""
+    return f"{fleet.id}/runs"
 
 
 log = logging.getLogger(__name__)

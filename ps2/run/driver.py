@@ -8,7 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -18,13 +18,11 @@ from ps2.errors import (
     PS2Error,
     RolledBack,
     StoppedError,
-    TransientError,
-    UsageError,
     WorkerError,
 )
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import POLL_S as INTERRUPT_S
-from ps2.interrupts import Opening, join, sleep
+from ps2.interrupts import Opening, join
 from ps2.interrupts import check as check_interrupts
 from ps2.logs import log_format
 from ps2.progress_line import progress_line
@@ -32,7 +30,7 @@ from ps2.rpc.run_control import Logged
 from ps2.run.clock_loop import RunRef
 from ps2.run.clocks import Clocks
 from ps2.run.host import RunHost
-from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
+from ps2.run.job import WorkerJob, takes_reports
 from ps2.run.job_monitor import CallbackJobs, RunProgress, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
@@ -41,7 +39,6 @@ from ps2.run.result import RunResult
 from ps2.run.run_server import RunServer
 from ps2.run.spans import Preparation, Spans
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.backend_lookup import max_slots, wait_for_slots
 from ps2.run.spark.errors import (
     cancellation,
     failed_task,
@@ -52,23 +49,16 @@ from ps2.run.spark.errors import (
 )
 from ps2.run.spark.interpreter import DAEMON, DAEMON_SETTING, MEMORY_SETTING
 from ps2.run.state import RunState
-from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
 
 log = logging.getLogger(__name__)
 
-# The time for which a run waits for task slots. Other jobs may be about to end.
-SLOTS_TIMEOUT_S = 10.0
 # The time for which a run waits for its tasks to end.
 END_TIMEOUT_S = 10.0
 # The time in which workers can end after an error, before Spark cancels their tasks. Cancelling ends their Python
 # processes, and the next run would wait for new processes.
 CANCEL_DELAY_S = 0.5
-# The time for which ``Runs.stop`` waits for the run to end.
-STOP_TIMEOUT_S = 25.0
-# The time in which ``_forget`` retries calls of servers that are being replaced.
-FORGET_TIMEOUT_S = 5.0
-# The interval of the guard's checks, and between retries of ``_forget``.
+# The interval of the guard's checks.
 POLL_S = 0.5
 # The time for which a failed run waits for Spark's error, which tells whether the user cancelled the job.
 SPARK_ERROR_S = 0.2
@@ -99,72 +89,21 @@ class _Events:
         self.queue.put(lambda: None)
 
 
-class Runs:
-    """The runs of one context, one at a time."""
-
-    def __init__(self, host: RunHost) -> None:
-        self.host = host
-        self.count = 0
-        self.is_stopped = False
-        self._one_at_a_time = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def run(self, spark: SparkBackend, data: Any, worker_fn: Callable[..., Any], options: RunOptions) -> RunResult:
-        """Run workers to their end; see ``PS2Context.run``."""
-        if not self._one_at_a_time.acquire(blocking=False):
-            raise UsageError("run: another run of this context is under way")
-        self._thread = threading.current_thread()
-        try:
-            preparation = Preparation()
-            with Opening():  # signal handlers may interrupt users' code and Spark's
-                function = pickled(worker_fn, options.read)
-            if options.on_clock is not None:
-                reports = ["reports"] if takes_reports(options.on_clock) else []
-                check_call("onClock", options.on_clock, "clock", *reports)
-            if options.on_log is not None:
-                check_call("onLog", options.on_log, "rank", "clock", "name", "value")
-            preparation.lap("coordinator")
-            slots = max_slots(spark) or spark.total_slots()
-            with Opening():
-                job = WorkerJob(spark, data, options.workers, slots)
-            wait_for_slots(spark, job.workers, SLOTS_TIMEOUT_S)
-            preparation.lap("spark")
-            self.host.session.dispatch.flush()
-            return _RunDriver(self, spark, job, function, options, preparation).drive()
-        finally:
-            self._one_at_a_time.release()
-
-    def stop(self) -> None:
-        """End the active run, and wait for its end."""
-        self.is_stopped = True
-        if (run := self.host.active.run) is not None:
-            run.fail(StoppedError("this PS2Context was stopped"))
-        # ``onClock`` can stop its own run, and must not wait for itself.
-        deadline_s = time.monotonic() + STOP_TIMEOUT_S
-        while self._thread is not threading.current_thread() and time.monotonic() < deadline_s:
-            if self._one_at_a_time.acquire(timeout=INTERRUPT_S):
-                self._one_at_a_time.release()
-                break
-            check_interrupts()
-
-
-class _RunDriver:
+class RunDriver:
     """One run, driven by the caller's thread."""
 
     def __init__(
         self,
-        runs: Runs,
+        host: RunHost,
+        number: int,
         spark: SparkBackend,
         job: WorkerJob,
-        function: Function,
         options: RunOptions,
         preparation: Preparation,
     ) -> None:
-        self._runs = runs
-        self._host = host = runs.host
+        self._host = host
         self._spark = spark
         self._job = job
-        self._function = function
         self._options = options
         self._events = _Events(SimpleQueue(), self._call_due, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
@@ -178,11 +117,12 @@ class _RunDriver:
         self._preparation = preparation
         self._run = RunState(
             *(job.workers, clocks, self._events, options.first_clock, epoch, calls_end),
-            number=runs.count,
+            number=number,
             began_s=preparation.began_s,
         )
 
-    def drive(self) -> RunResult:
+    def drive(self, forget: Callable[[], None]) -> RunResult:
+        """Run the workers to their end; call ``forget`` when no task of the run is running any more."""
         steps = self._host.steps
         steps.begin_run(self._run)
         try:
@@ -191,13 +131,12 @@ class _RunDriver:
             self._preparation.lap("coordinator")
             steps.checkpoint_beginning()
             self._preparation.lap("checkpoint")
-            return self._drive()
+            return self._drive(forget)
         finally:
-            steps.end_run()
+            steps.end_run(self._run)
 
-    def _drive(self) -> RunResult:
-        host, number = self._host, self._runs.count
-        self._runs.count += 1
+    def _drive(self, forget: Callable[[], None]) -> RunResult:
+        host, number = self._host, self._run.number
         server = RunServer(self._run, host.binding, host.token, host.wire)
         ref = RunRef(
             host.session.fleet,
@@ -219,7 +158,7 @@ class _RunDriver:
         self._run.spans = Spans(self._preparation.seconds, self._preparation.last_s - self._run.began_s)
         guard = threading.Thread(target=self._guard, args=[began_s], name="ps2-run-guard", daemon=True)
         try:
-            self._job.start(ref, self._function, tag, self._on_end)
+            self._job.start(ref, tag, self._on_end)
             guard.start()
             with self._spark.job_tag(calls_tag):
                 self._watch_with_progress()
@@ -231,7 +170,7 @@ class _RunDriver:
             with ExitStack() as ending:  # callbacks run in reverse order, even if one raises
                 ending.callback(self._run.lines.log_left_out)
                 ending.callback(self._run.lines.log)
-                ending.callback(self._forget, ref.series, number + 1)
+                ending.callback(forget)
                 ending.callback(server.stop)
                 if guard.ident is not None:
                     ending.callback(join, guard)
@@ -341,7 +280,7 @@ class _RunDriver:
         else:
             self._host.session.dispatch.flush()
         began_s = time.monotonic()
-        if self._host.steps.end_clock(clock):
+        if self._host.steps.end_clock(self._run, clock):
             self._run.record_call("checkpoint", began_s)
 
     def _call_end(self, on_end: Callable[[], object]) -> None:
@@ -364,8 +303,7 @@ class _RunDriver:
 
     def _record_epoch(self, epoch: int) -> None:
         """Tell the session that the run has handled the rollbacks up to an epoch: RolledBack is not raised for them."""
-        with suppress(RolledBack):
-            self._host.session.check_epoch((epoch, self._host.fleet.last_rollback[1]))
+        self._host.session.acknowledge(epoch, self._host.fleet.last_rollback[1])
 
     def _raise_failure(self) -> None:
         if self._run.error is not None:
@@ -416,27 +354,6 @@ class _RunDriver:
                 "spark.python.task.killTimeout",
                 still_running,
             )
-
-    def _forget(self, series: str, below: int) -> None:
-        """Let servers and master drop the ids of runs (stages of ``series``) below ``below``, and refuse such ones."""
-        deadline_s = time.monotonic() + FORGET_TIMEOUT_S
-        pending = self._host.fleet.present()
-        while pending:
-            for id, address in list(pending.items()):
-                try:
-                    self._host.servers.end_stages(address, series, below, [])
-                    del pending[id]
-                except PS2Error as error:
-                    log.debug("telling %s that a run is over: %s", address, error)
-                    if not isinstance(error, TransientError):
-                        del pending[id]
-            present = self._host.fleet.present()
-            pending = {id: address for id, address in pending.items() if id in present}
-            if self._runs.is_stopped or time.monotonic() > deadline_s:
-                break
-            if pending:
-                sleep(POLL_S)
-        self._host.fleet.end_stages(series, below, [])
 
 
 def _call_user(function: Callable[..., object], *arguments: object) -> object:

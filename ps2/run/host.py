@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,50 +17,83 @@ from ps2.run.state import RunState
 Listener = Callable[[RunState], object]
 
 
-class ActiveRun:
-    """The active run of a context, if any. ``rollbacks`` is the number of rollbacks of all runs with the fleet."""
+class ActiveRuns:
+    """The active runs of a context, each with the thread that called ``ps.run``. Thread-safe.
+
+    Attributes:
+        lock: held while all runs roll back with the fleet.
+    """
 
     def __init__(self) -> None:
-        self._run: RunState | None = None
-        self.rollbacks = 0
+        self.lock = threading.RLock()
+        self._by_thread: Mapping[int, RunState] = {}  # never changed, but replaced, so readers need no lock
+        self._rollbacks: Counter[int] = Counter()
         self._listeners: list[tuple[Listener, Listener]] = []
 
-    @property
-    def run(self) -> RunState | None:
-        return self._run
+    def all(self) -> list[RunState]:
+        """Return the active runs, oldest first."""
+        return list(self._by_thread.values())
 
-    @run.setter
-    def run(self, run: RunState | None) -> None:
-        ended, self._run = self._run, run
-        for on_begin, on_end in self._listeners:
-            if ended is not None:
-                on_end(ended)
-            if run is not None:
-                on_begin(run)
+    @property
+    def own(self) -> RunState | None:
+        """The run that the calling thread drives, if any."""
+        return self._by_thread.get(threading.get_ident())
+
+    @property
+    def newest(self) -> RunState | None:
+        """The run that has begun last, if any is active."""
+        return next(reversed(self.all()), None)
+
+    @property
+    def rollbacks(self) -> int:
+        """The number of rollbacks of the calling thread's runs with the fleet, since the context started."""
+        return self._rollbacks[threading.get_ident()]
+
+    def add(self, run: RunState) -> None:
+        """Record that the calling thread drives a run."""
+        with self.lock:
+            self._by_thread = {**self._by_thread, threading.get_ident(): run}
+        for on_begin, _ in self._listeners:
+            on_begin(run)
+
+    def remove(self, run: RunState) -> None:
+        """Record that a run has ended."""
+        with self.lock:
+            self._by_thread = {thread: active for thread, active in self._by_thread.items() if active is not run}
+        for _, on_end in self._listeners:
+            on_end(run)
 
     def listen(self, on_begin: Listener, on_end: Listener) -> None:
         """Call ``on_begin`` with each run that becomes active, and ``on_end`` when it is no longer active."""
         self._listeners.append((on_begin, on_end))
 
     def log_fields(self) -> dict[str, object]:
-        """Return the fields of a line of JSON: the run's number, and its first unfinished clock."""
-        run = self._run
+        """Return the fields of a line of JSON: the number and the first unfinished clock of the thread's run.
+
+        A thread without a run gets those of the only active run; no fields if there are several.
+        """
+        runs, own = self.all(), self.own
+        run = own if own is not None else runs[0] if len(runs) == 1 else None
         return {} if run is None else {"run": run.number, "clock": run.clocks.finished}
 
     def pause(self) -> None:
-        """Pause the run, because the whole fleet is about to roll back to a checkpoint."""
-        if (run := self.run) is not None:
-            run.pause()
+        """Pause all runs, because the whole fleet is about to roll back to a checkpoint."""
+        with self.lock:
+            for run in self._by_thread.values():
+                run.pause()
 
     def roll_back(self, epoch: int, checkpoint: str) -> None:
-        """Roll back the run's clocks: the whole fleet has rolled back to a checkpoint."""
-        if (run := self.run) is not None and run.roll_back(epoch, checkpoint):
-            self.rollbacks += 1
+        """Roll back the clocks of all runs: the whole fleet has rolled back to a checkpoint."""
+        with self.lock:
+            for thread, run in self._by_thread.items():
+                if run.roll_back(epoch, checkpoint):
+                    self._rollbacks[thread] += 1
 
     def give_up(self, reason: str) -> None:
-        """End a paused run, because the fleet cannot be recovered."""
-        if (run := self.run) is not None and run.is_paused:
-            run.fail(LostError(reason))
+        """End the paused runs, because the fleet cannot be recovered."""
+        for run in self.all():
+            if run.is_paused:
+                run.fail(LostError(reason))
 
 
 class FleetState(Protocol):
@@ -76,7 +111,7 @@ class FleetState(Protocol):
 
 
 class StepLog(Protocol):
-    """The steps of the driver's loop, after which checkpoints are made. Each clock of a run is a step."""
+    """The steps of the driver's loop, after which checkpoints are made. The clocks of a leading run are steps, too."""
 
     @property
     def has_periodic_checkpoints(self) -> bool:
@@ -84,10 +119,10 @@ class StepLog(Protocol):
 
     def begin_run(self, run: RunState) -> None: ...
     def checkpoint_beginning(self) -> None: ...
-    def end_clock(self, clock: int) -> bool:
+    def end_clock(self, run: RunState, clock: int) -> bool:
         """Record the end of a clock; return True if a checkpoint was made."""
 
-    def end_run(self) -> None: ...
+    def end_run(self, run: RunState) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +130,7 @@ class RunHost:
     """The parts of the coordinator that a run uses.
 
     Attributes:
-        active: the holder of the active run, which the coordinator reads.
+        active: the active runs, which the coordinator reads.
         binding: the addresses on which the run's server listens.
         token: the secret with which workers authenticate themselves.
     """
@@ -104,7 +139,7 @@ class RunHost:
     servers: ServerControl
     fleet: FleetState
     steps: StepLog
-    active: ActiveRun
+    active: ActiveRuns
     binding: Binding
     token: str
     wire: WireConfig

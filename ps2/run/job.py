@@ -87,9 +87,10 @@ def takes_reports(on_clock: Any) -> bool:
 class WorkerJob:
     """The Spark job whose tasks are the workers, and the thread that waits for it."""
 
-    def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
+    def __init__(self, spark: SparkBackend, data: Any, function: Function, workers: int | None, slots: int) -> None:
         """Shuffles may run. ``workers`` None: a worker for each partition (or row in memory), at most ``slots``."""
         self._spark = spark
+        self._function = function
         source = _source(spark, data)
         limit = slots if source.partitions is None else min(source.partitions, slots)
         requested = workers if workers is not None else max(1, limit)
@@ -101,8 +102,9 @@ class WorkerJob:
         self._tag: str | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, ref: RunRef, function: Function, tag: str, on_end: Callable[[], None]) -> None:
+    def start(self, ref: RunRef, tag: str, on_end: Callable[[], None]) -> None:
         """Start the tasks; call ``on_end`` when they have ended."""
+        function = self._function
         job: SparkJob = self._source.job(lambda rows: run_task(ref, function, rows))
         if job.tasks not in (self.workers, None):
             raise UsageError(f"run: expected a task for each of {self.workers} partitions, Spark made {job.tasks}")

@@ -47,7 +47,7 @@ class Listener(Protocol):
     def failed(self) -> None: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class RunState:
     """The driver's state of a run.
 
@@ -109,6 +109,7 @@ class RunState:
         # Path and step of the checkpoints that this call has requested.
         self._requested: list[tuple[str | None, int | None]] = []
         self._num_holding = 0  # the number of open ``holding_calls`` blocks
+        self.is_at_cut = False  # True: the running call of ``onClock`` is complete, but for checkpoints after it
         self._end_announced = self._end_called = False
         self.error: PS2Error | None = None  # the error that has ended the run, if any
         self.is_paused = False
@@ -201,6 +202,11 @@ class RunState:
                 self._num_holding -= 1
                 if not self._num_holding and self._calling is None and self.clocks.due() is not None:
                     self.listener.clock_due()
+
+    @property
+    def is_between_calls(self) -> bool:
+        """True if no call of ``onClock`` is running whose changes a checkpoint could contain in part."""
+        return self._calling is None or self.is_at_cut or self.error is not None
 
     def request_checkpoint(self, path: str | None, step: int | None) -> bool:
         """Record a checkpoint that ``onClock`` requests; return False if this thread does not run ``onClock``."""

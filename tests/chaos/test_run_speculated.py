@@ -43,7 +43,9 @@ def speculating(jvm, leaves_nothing):
 @pytest.fixture
 def until_copies(until):
     """``until_copies(ps)``: wait for a copy of each of the two workers, which then waits for a place."""
-    return lambda ps: until(lambda: ps._coordinator.active_run.run.attempts == 4, "copies of both tasks wait", COPIES_S)
+    return lambda ps: until(
+        lambda: ps._coordinator.active_runs.newest.attempts == 4, "copies of both tasks wait", COPIES_S
+    )
 
 
 def test_run_when_tasks_are_speculated_then_copies_do_nothing(speculating, tmp_path, until_copies):

@@ -18,7 +18,7 @@ from pyspark.sql.types import IntegerType
 
 from ps2.data.rows import Rows
 from ps2.errors import ConfigError, InputError, UsageError
-from ps2.run.job import WorkerJob
+from ps2.run.job import WorkerJob, pickled
 from ps2.run.spark.backend_lookup import backend_of
 
 pytestmark = pytest.mark.usefixtures("by_value")
@@ -307,6 +307,6 @@ def test_run_when_names_have_dots_or_repeat_then_kept(spark, ps):
 
 
 def test_cancel_when_no_task_has_been_started_then_nothing(spark):
-    job = WorkerJob(backend_of(spark), spark.range(4), 1, 2)
+    job = WorkerJob(backend_of(spark), spark.range(4), pickled(lambda worker, rows: None), 1, 2)
     job.cancel()
     assert job.join() is None

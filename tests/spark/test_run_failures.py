@@ -335,7 +335,7 @@ def test_run_when_worker_swallows_exceptions_then_still_ends(ps, total, rows):
 
 
 def test_run_when_local_slots_are_too_few_then_error_names_both(ps, sc, monkeypatch):
-    monkeypatch.setattr("ps2.run.driver.SLOTS_TIMEOUT_S", 1e6)
+    monkeypatch.setattr("ps2.run.runs.SLOTS_TIMEOUT_S", 1e6)
     with pytest.raises(SlotsError, match=r"has \d free task slots after 0 s, and 3 are needed"):
         ps.run(sc.parallelize(range(6), 3), lambda worker, rows: None, workers=3)
 
@@ -344,7 +344,7 @@ def test_a_run_when_another_one_is_under_way_then_usage_error(ps, total, rows):
     message = []
 
     def on_clock(clock):
-        with pytest.raises(UsageError, match="another run of this context is under way") as caught:
+        with pytest.raises(UsageError, match="another run of this context is under way in this thread") as caught:
             ps.run(rows, counting(total), workers=2)
         message.append(caught.value)
 

@@ -102,7 +102,7 @@ def test_run_when_workers_were_ahead_then_new_driver_is_told(spark, by_value, ro
     def on_clock(clock, reports):
         calls.append((clock, reports[0]))
         deadline_s = time.monotonic() + WAIT_S
-        while clock == 4 and min(ps._coordinator.steps._active.run.applied()) < 6 and time.monotonic() < deadline_s:
+        while clock == 4 and min(ps._coordinator.active_runs.newest.applied()) < 6 and time.monotonic() < deadline_s:
             time.sleep(0.01)
         return Message([clock])
 

@@ -40,7 +40,7 @@ def kill_when(ps, until, gate):
 
     def kill(condition):
         until(
-            lambda: ps._coordinator.active_run.run is not None and condition(ps._coordinator.active_run.run),
+            lambda: ps._coordinator.active_runs.newest is not None and condition(ps._coordinator.active_runs.newest),
             "the moment has come",
             WAIT_S,
         )

@@ -9,6 +9,7 @@ import pytest
 
 from ps2 import DCV
 from ps2.errors import SlotsError
+from ps2.run.slots import SlotCounts
 
 CLOCKS = 3
 
@@ -19,14 +20,14 @@ def rows(sc):
 
 
 def test_run_when_other_job_has_all_slots_then_names_both(ps, rows, busy, monkeypatch):
-    monkeypatch.setattr("ps2.run.driver.SLOTS_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("ps2.run.runs.SLOTS_TIMEOUT_S", 1.0)
     with pytest.raises(SlotsError, match="has 0 free task slots after 1 s, and 2 are needed"):
         ps.run(rows, lambda worker, rows: None, workers=2)
 
 
 def test_run_when_no_worker_gets_slot_then_names_both_numbers(ps, rows, busy, monkeypatch):
     # As if another job had been quicker.
-    monkeypatch.setattr("ps2.run.driver.wait_for_slots", lambda *_: None)
+    monkeypatch.setattr("ps2.run.slots.count_slots", lambda *_: SlotCounts(2, 2, 2))
     monkeypatch.setattr("ps2.run.job_monitor.START_TIMEOUT_S", 2.0)
     with pytest.raises(SlotsError, match=r"2 workers need a task slot each, and Spark at local\[2,4\] has 2"):
         ps.run(rows, lambda worker, rows: None, workers=2)

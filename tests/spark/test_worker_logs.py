@@ -59,7 +59,7 @@ def test_worker_when_json_is_asked_for_then_lines_have_fields(ps, rdd, tmp_path,
             handler.setStream(before)
         return before is not None
 
-    number = ps._coordinator._runs.count
+    number = ps._coordinator.runs.count
     assert ps.run(rdd, work) == [True, True]
     for rank in range(2):
         lines = [json.loads(line) for line in (tmp_path / f"{rank}").read_text().splitlines()]

@@ -20,7 +20,7 @@ class LosesServers:
         self._coordinator = SimpleNamespace(
             conf=self.conf,
             is_stopped=False,
-            active_run=SimpleNamespace(rollbacks=0),
+            active_runs=SimpleNamespace(rollbacks=0),
             recoveries=SimpleNamespace(all=lambda: self._recoveries),
             steps=SimpleNamespace(wait_for_servers=lambda: self._recoveries, acknowledge_rollback=lambda: None),
         )
@@ -73,7 +73,7 @@ def test_a_fit_when_its_run_rolled_back_then_is_done(context):
 
     def fit():
         ps.lose()
-        ps._coordinator.active_run.rollbacks += 1
+        ps._coordinator.active_runs.rollbacks += 1
         return "done"
 
     assert retry_after_server_loss(fit) == "done"
@@ -86,7 +86,7 @@ def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
         begun.append(1)
         if len(begun) == 1:
             ps.lose()
-            ps._coordinator.active_run.rollbacks += 1
+            ps._coordinator.active_runs.rollbacks += 1
             raise IncompleteRunError("counts are being made anew")
         return "done"
 

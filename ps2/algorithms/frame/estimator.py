@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory, Via
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
+from ps2.coordinator.training_host import training_host
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import ConfigError, InputError, SlotsError, StoppedError, UsageError, WorkerError
 from ps2.run.spark.backend import SparkBackend
@@ -45,9 +45,6 @@ HELD_OUT = "ps2 held out"
 # How long to wait for task slots that other jobs of the application use, such as evaluations in other threads.
 SLOTS_TIMEOUT_S = 3600.0
 POLL_S = 0.2
-
-# A context has one run at a time, so fits in several threads (CrossValidator, OneVsRest) take turns.
-_fit_lock = threading.Lock()
 
 
 class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
@@ -114,14 +111,15 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     ) -> T:
         """Train on the servers of the active context, or of a new one, in at most ``steps`` steps."""
         spark = backend_of(table.frame)
-        with _fit_lock:
-            ps = PS2Context.getOrCreate(table.frame.sparkSession, self._if_set("numServers"))
+        ps = PS2Context.getOrCreate(table.frame.sparkSession, self._if_set("numServers"))
+        host = training_host(ps)
+        host.begin_fit()
 
-            def run() -> T:
-                with self._show_training(spark, steps) as on_step:
-                    return train(ps, on_step)
+        def run() -> T:
+            with self._show_training(spark, steps) as on_step:
+                return train(ps, on_step)
 
-            return when_free(spark, table.workers, run)
+        return when_free(spark, table.workers, run, host.held_slots)
 
     def _train_in_one_job(
         self, dataset: DataFrame, table: Table, steps: int, train: Callable[[PS2Context, OnStep], Any]
@@ -326,14 +324,15 @@ class FleetEstimator(FeatureParams, SurveyingEstimator):
         return ColumnNames(self._features, label, *optional)
 
 
-def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
-    """Call ``run``, which starts workers, when enough task slots are free; repeat it if another job took the slots.
+def when_free(spark: SparkBackend, slots: int, run: Callable[[], T], held_slots: Callable[[], int]) -> T:
+    """Call ``run``, which starts workers, when other jobs leave enough task slots; repeat it if a job took the slots.
 
-    Raise SlotsError if there are too few slots although no other job runs, or after ``SLOTS_TIMEOUT_S``.
+    The workers then wait for the slots that other runs of the context hold. Raise SlotsError if there are too few slots
+    although no other job runs, or after ``SLOTS_TIMEOUT_S``.
     """
     deadline_s = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
-        while spark.has_active_jobs() and free_slots(spark) < slots and time.monotonic() < deadline_s:
+        while spark.has_active_jobs() and free_slots(spark) + held_slots() < slots and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
         try:
             return run()

@@ -88,23 +88,36 @@ def wait_for_slots(spark: SparkBackend, count: int, timeout_s: float) -> None:
     Raise at once if Spark can never have so many. Does not wait with dynamic allocation, because Spark then starts
     executors when a job needs them.
     """
-    limit = max_slots(spark)
-    if limit is not None and limit < count and is_dynamic(spark):
-        raise SlotsError(
-            f"Spark at {spark.master} has at most {limit} task slots (spark.dynamicAllocation.maxExecutors), "
-            f"and {count} are needed"
-        )
+    check_slots_limit(spark, count)
     if is_dynamic(spark):
         return
     began_s = time.monotonic()
     while (free := free_slots(spark)) < count:
         waited_s = time.monotonic() - began_s
-        if waited_s > timeout_s or (limit is not None and limit < count):
-            raise SlotsError(
-                f"Spark at {spark.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
-                f"{count} are needed; give the application more cores, or end its other jobs"
-            )
+        if waited_s > timeout_s:
+            raise slots_missing(spark, free, waited_s, count)
         sleep(POLL_S)
+
+
+def check_slots_limit(spark: SparkBackend, count: int) -> None:
+    """Raise SlotsError if Spark can never have ``count`` task slots."""
+    limit = max_slots(spark)
+    if limit is None or limit >= count:
+        return
+    if is_dynamic(spark):
+        raise SlotsError(
+            f"Spark at {spark.master} has at most {limit} task slots (spark.dynamicAllocation.maxExecutors), "
+            f"and {count} are needed"
+        )
+    raise slots_missing(spark, free_slots(spark), 0.0, count)
+
+
+def slots_missing(spark: SparkBackend, free: int, waited_s: float, count: int) -> SlotsError:
+    """Return an error: Spark has ``free`` of ``count`` task slots after ``waited_s`` seconds."""
+    return SlotsError(
+        f"Spark at {spark.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
+        f"{count} are needed; give the application more cores, or end its other jobs"
+    )
 
 
 def free_slots(spark: SparkBackend) -> int:
