@@ -21,7 +21,8 @@ from benchmarks.local_spark import cached
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 HELD_OUT, LIKED = 0.2, 4
-MOVIELENS, HIGGS, A9A = "ml-1m.ratings.txt.gz", "higgs7k.train.tsv.gz", "a9a.libsvm.gz"
+MOVIELENS, HIGGS = "ml-1m.ratings.txt.gz", "higgs7k.train.tsv.gz"
+A9A, AGARICUS = "a9a.libsvm.gz", "agaricus.train.libsvm.gz"
 FRAPPE = ("frappe.validation.libfm", "frappe.test.libfm")
 # The generated rows: a seed, rows of numbers, of clicks and of ratings; words in a group, groups, and sentences.
 SEED, ROWS, CLICKS, RATINGS = 5, 10_000, 300_000, 400_000
@@ -56,6 +57,7 @@ def labelled(spark: Any, folder: str) -> dict[str, Any]:
         folder,
         {
             "a9a": ((A9A,), lambda: cached(ml_data.read_libsvm(spark, Path(folder) / A9A, 123))),
+            "agaricus": ((AGARICUS,), lambda: cached(ml_data.read_libsvm(spark, Path(folder) / AGARICUS, 126))),
             "HIGGS, 7,000 rows": ((HIGGS,), lambda: _framed(spark, *_higgs(folder))),
             "generated": ((), lambda: _framed(spark, x, labels)),
         },

@@ -15,10 +15,10 @@ TRAIN, TEST = X[::2], X[1::2]
 COLUMNS = {"label": (PRODUCT[::2] > 0).astype(float), "product": PRODUCT[::2]}
 
 
-def margins(machine):
+def margins(machine, x=TEST):
     factors = machine.factors.toArray()
-    pairs = ((TEST @ factors) ** 2 - TEST**2 @ factors**2).sum(axis=1) / 2
-    return machine.intercept + TEST @ machine.linear.toArray() + pairs
+    pairs = ((x @ factors) ** 2 - x**2 @ factors**2).sum(axis=1) / 2
+    return machine.intercept + x @ machine.linear.toArray() + pairs
 
 
 def area(scores):
@@ -37,3 +37,14 @@ def test_fm_regressor_when_label_is_interaction_then_explains_it():
     machine = fit_arrays(FMRegressor(labelCol="product", **FM), TRAIN, **COLUMNS)
     expected = PRODUCT[1::2]
     assert ((margins(machine) - expected) ** 2).mean() < 0.05 * expected.var()
+
+
+def test_fm_default_when_features_are_positive_then_error_is_low():
+    # AdamW with pyspark.ml's step size of 1 ends here at an error above that of the mean.
+    x = np.abs(np.random.default_rng(8).standard_normal((600, 20)))
+    y = x[:, 0] * x[:, 1] + x[:, 2]
+    errors = {
+        solver: ((margins(fit_arrays(FMRegressor(seed=3, solver=solver), x, label=y), x) - y) ** 2).mean() / y.var()
+        for solver in ("auto", "adamW")
+    }
+    assert errors["auto"] < 0.05 < 1.0 < errors["adamW"]

@@ -100,7 +100,13 @@ def test_recipe_when_params_of_ftsgd_are_set_then_has_them():
 @pytest.mark.parametrize(
     ("params", "solver", "optimizer"),
     [
-        ({}, "minibatch", "adamW"),
+        ({}, "l-bfgs", "adam"),
+        ({"regParam": 0.0, "maxIter": 5}, "l-bfgs", "adam"),
+        ({"regParam": 0.1}, "minibatch", "adamW"),
+        ({"stepSize": 1.0}, "minibatch", "adamW"),
+        ({"miniBatchFraction": 0.5}, "minibatch", "adamW"),
+        ({"staleness": 1}, "minibatch", "adamW"),
+        ({"lazy": True, "optimizer": "adagrad"}, "minibatch", "adagrad"),
         ({"solver": "gd"}, "minibatch", "gd"),
         ({"solver": "adamW"}, "minibatch", "adamW"),
         ({"solver": "minibatch"}, "minibatch", "adam"),
@@ -169,7 +175,7 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
         (LinearRegression(solver="normal", validationIndicatorCol="held"), "validationIndicatorCol: solver 'normal' "),
         (LinearRegression(solver="normal", stepSize=0.5), "stepSize: solver 'normal' does not take it"),
         (LogisticRegression(solver="adamW"), "solver: expected one of auto, "),
-        (FMClassifier(solver="auto"), "solver: expected one of adamW, gd, "),
+        (FMClassifier(solver="sap"), "solver: expected one of auto, l-bfgs, adamW, gd, "),
         (
             FMClassifier(solver="gd", optimizer="adam"),
             "optimizer: solver 'gd' has an update rule of its own, got 'adam'",

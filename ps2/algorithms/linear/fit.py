@@ -20,7 +20,15 @@ from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import WeightsModel, start_of, weights_of
 from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.algorithms.linear.program import form_of
-from ps2.algorithms.linear.settings import PARAMS_BY_SOLVER, LossName, SolverName, SolverSettings, UsePolicy
+from ps2.algorithms.linear.settings import (
+    PARAMS_BY_SOLVER,
+    STEP_PARAMS,
+    FactorizationSettings,
+    LossName,
+    SolverName,
+    SolverSettings,
+    UsePolicy,
+)
 from ps2.algorithms.linear.solvers import averaging
 from ps2.algorithms.linear.solvers.optimizer import follows_from_sums, lazy_optimizers, step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
@@ -210,6 +218,8 @@ class _LinearJob(OneJob):
 def choose_solver(params: Any) -> tuple[SolverName, str]:
     """Return an estimator's solver and optimizer; raise ConfigError if they contradict each other."""
     name, optimizer = params.getSolver(), params.getOptimizer()
+    if name == "auto" and isinstance(params, FactorizationSettings) and _needs_adamw(params):
+        name = "adamW"
     solver, fixed_optimizer = ALIASES.get(name, (name, None))
     if params.isSet("optimizer"):
         if not params.isSet("solver") or name == "auto":
@@ -219,6 +229,11 @@ def choose_solver(params: Any) -> tuple[SolverName, str]:
                 f"optimizer: solver {name!r} has an update rule of its own, got {optimizer!r}; 'minibatch' takes it"
             )
     return solver, fixed_optimizer or optimizer
+
+
+def _needs_adamw(params: Any) -> bool:
+    """Return whether a factorization machine's params have a meaning of pyspark.ml's that only "adamW" keeps."""
+    return params.getRegParam() > 0 or any(params.isSet(name) for name in STEP_PARAMS)
 
 
 def check_solver(params: Any, solver: SolverName, optimizer: str, l1: float) -> None:

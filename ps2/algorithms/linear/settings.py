@@ -33,10 +33,11 @@ USE_POLICIES: tuple[UsePolicy, ...] = get_args(UsePolicy)
 ASP_STALENESS = -1
 # The maximum number of features of the normal equations, as in pyspark.ml: their products take 64 MiB.
 MAX_FEATURES = 4096
-# The params that only some solvers support, by solver.
+# The params of minibatches, and those that only some solvers support, by solver.
+STEP_PARAMS = ("lazy", "staleness", "stepSize", "miniBatchFraction")
 PARAMS_BY_SOLVER: dict[SolverName, tuple[str, ...]] = {
     "l-bfgs": ("factors",),
-    "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction", "factors"),
+    "minibatch": ("optimizer", *STEP_PARAMS, "factors"),
     "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
     "ftsgd": ("stepSize", "miniBatchFraction", "localSteps", "momentum", "adaptiveMomentum", "localSearch"),
     "sap": (),
@@ -44,7 +45,7 @@ PARAMS_BY_SOLVER: dict[SolverName, tuple[str, ...]] = {
 LINEAR_SOLVERS = ("auto", "l-bfgs", "minibatch", "ma-sgd", "ftsgd")
 LASSO_SOLVERS = (*LINEAR_SOLVERS, "sap")
 LEAST_SQUARES_SOLVERS = (*LASSO_SOLVERS, "normal")
-FM_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
+FM_SOLVERS = ("auto", "l-bfgs", "adamW", "gd", "minibatch", "ftsgd")
 REGRESSION_LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 OPTIMIZERS = ("adam", "sgd", "momentum", "adagrad", "rmsprop", "ftrl")
 AUTO = "auto is minibatch if an optimizer is set, else l-bfgs"
@@ -376,11 +377,12 @@ class LinearRegressionSettings(ElasticNetSettings):
 
 
 class FactorizationSettings(SolverSettings):
-    """The params of factorization machines, with pyspark.ml's defaults."""
+    """The params of factorization machines, with pyspark.ml's defaults, but for ``solver`` (decision 124)."""
 
     solver: Setting[str] = param(
-        "adamW",
-        f"how to train: {', '.join(FM_SOLVERS)}; gd and adamW (default) are pyspark.ml's solvers, with minibatches",
+        "auto",
+        f"how to train: {', '.join(FM_SOLVERS)}; adamW and gd are pyspark.ml's, with minibatches; auto is adamW "
+        "if regParam is above 0 or a param of minibatches is set, else l-bfgs",
         one_of=FM_SOLVERS,
     )
     stepSize: Setting[float] = with_default(SolverSettings, "stepSize", 1.0)

@@ -98,6 +98,7 @@ def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) 
 def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> Any:
     """Return a model of pyspark.ml, with the params and defaults of ``params`` that the model has.
 
+    A name that pyspark.ml does not know, such as that of a solver, leaves its own default.
     ``arguments``: the arguments of the Java class's constructor after the uid.
     """
     from pyspark.ml.wrapper import JavaWrapper
@@ -105,8 +106,13 @@ def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> 
     jvm_context("toPyspark")
     package = cls.__module__.replace("pyspark", "org.apache.spark")
     model = cls(JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", uid, *arguments))
+
+    def accepts(name: str, value: Any) -> bool:
+        return not isinstance(value, str) or bool(model._java_obj.getParam(name).isValid().apply(value))
+
     for values, set_params in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
-        set_params(**{param.name: value for param, value in values.items() if model.hasParam(param.name)})
+        known = {param.name: value for param, value in values.items() if model.hasParam(param.name)}
+        set_params(**{name: value for name, value in known.items() if accepts(name, value)})
     model._transfer_params_to_java()  # the model's evaluate() reads the params of the Java object
     return model
 
