@@ -15,8 +15,8 @@ LINE_BYTES = 64
 # Only the first MAX_BYTES of a block are prefetched, because the hardware prefetches the remaining ones. Blocks below
 # MIN_BYTES are not prefetched, because the instructions would cost as much time as they save.
 MAX_BYTES, MIN_BYTES = 512, 128
-# Arguments of llvm.prefetch: 0 (read), 3 (keep in all cache levels), 1 (data, not code).
-FLAGS = [ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1)]
+# Arguments of llvm.prefetch: 0 (read), 3 (keep in all cache levels) or 2 (not in the L1 cache), 1 (data, not code).
+FLAGS, L2_FLAGS = ([ir.Constant(ir.IntType(32), flag) for flag in (0, level, 1)] for level in (3, 2))
 
 
 def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
@@ -64,3 +64,26 @@ def _prefetch_short(_: Any, blocks: Any, number: Any) -> Any:
 
 # For blocks of at most one cache line. The hardware does not predict accesses to scattered blocks.
 prefetch_short: Any = intrinsic(_prefetch_short)
+
+
+def _prefetch_row(_: Any, rows: Any, number: Any) -> Any:
+    """Prefetch a row of at most two cache lines into the L2 cache; see ``_prefetch``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        size = builder.extract_value(array.strides, 0)
+        first = builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [builder.mul(arguments[1], size)])
+        last = builder.gep(first, [builder.sub(size, ir.Constant(size.type, 1))])
+        argument_types = [cgutils.voidptr_t, *(flag.type for flag in L2_FLAGS)]
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", argument_types[:1], ir.FunctionType(ir.VoidType(), argument_types)
+        )
+        for byte in (first, last):
+            builder.call(fetch, [byte, *L2_FLAGS])
+        return context.get_dummy_value()
+
+    return types.void(rows, types.intp), generate
+
+
+# For loops that use the L1 cache for other data.
+prefetch_row: Any = intrinsic(_prefetch_row)

@@ -63,6 +63,29 @@ def test_logistic_when_margins_are_extreme_then_stays_finite(margin):
     np.testing.assert_allclose(each_loss("logistic", [margin], [1.0]), np.logaddexp(0, -margin), rtol=1e-12)
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_logistic_when_rows_fill_tiles_then_each_row_is_right(is_weighted):
+    margins, y, weights = sample("logistic", 1700)
+    margins[::50] *= 30
+    weights = weights if is_weighted else NONE
+    pairs, (loss, weight) = Objective("logistic").gradients(margins[:, None], y, weights)
+    p, row_weights = 1 / (1 + np.exp(-margins)), weights if is_weighted else np.ones(1700)
+    np.testing.assert_allclose(pairs[0, :, 1], (p - y) * row_weights, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(pairs[0, :, 0], p * (1 - p) * row_weights, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(loss, (np.logaddexp(0, np.where(y > 0, -margins, margins)) * row_weights).sum())
+    np.testing.assert_allclose(weight, row_weights.sum())
+
+
+def test_logistic_when_losses_are_tiny_then_sum_keeps_its_digits():
+    margins = np.full((512, 1), 45.0)
+    _, (loss, _) = Objective("logistic").gradients(margins, np.ones(512))
+    np.testing.assert_allclose(loss, 512 * np.exp(-45.0), rtol=1e-12)
+
+
+def test_logistic_when_a_margin_is_nan_then_so_are_gradients():
+    assert np.isnan(pairs_of("logistic", np.array([0.0, np.nan]), np.ones(2))[1]).any()
+
+
 def test_softmax_when_computed_then_gradients_match_loss():
     rng = np.random.default_rng(1)
     margins, y, weights = rng.normal(size=(50, 4)) * 3, rng.integers(0, 4, 50).astype(float), rng.random(50)

@@ -129,8 +129,23 @@ def test_sums_when_a_node_is_summed_then_they_are_of_its_rows():
 
 def test_leaf_values_when_two_leaves_then_each_changes_its_rows():
     margins, ends = np.zeros((4, 2)), np.array([[0, 2], [3, 4]])
-    growing_kernels.add_leaf_values(ends, np.array([0.5, 2.0]), np.array([1, 3, 0, 2], np.int32), margins[:, 1])
+    leaves = ends, np.array([0.5, 2.0]), np.array([1, 3, 0, 2], np.int32)
+    growing_kernels.add_leaf_values(np.arange(1), *leaves, margins[:, 1])
     assert margins.tolist() == [[0, 0], [0, 0.5], [0, 2.0], [0, 0.5]]
+
+
+def test_leaf_values_when_rows_fill_tiles_then_each_row_has_one():
+    leaf_of_row = np.random.default_rng(0).integers(0, 3, 40_000)
+    order = np.argsort(leaf_of_row, kind="stable").astype(np.int32)
+    last = np.cumsum(np.bincount(leaf_of_row))
+    ends, values, margins = (
+        np.column_stack([np.append(0, last[:-1]), last]),
+        np.array([0.5, 2.0, -1.0]),
+        np.zeros(40_000),
+    )
+    for tiles in (np.array([2, 0]), np.array([1])):
+        growing_kernels.add_leaf_values(tiles, ends, values, order, margins)
+    assert margins.tolist() == values[leaf_of_row].tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 1000, 10**6, 2**24])

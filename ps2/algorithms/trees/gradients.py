@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.custom_functions import RowFunction
 from ps2.algorithms.trees.layout import MIN_HESSIAN, Array, UInt64s
+from ps2.algorithms.trees.logistic_kernels import logistic_gradients
 from ps2.algorithms.trees.ranking import MAX_GROUP_SUM, RowGroups, lambda_gradients, ndcg_losses
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
@@ -28,20 +29,8 @@ EXPONENT_MASK = np.uint64(EXPONENTS - 1)
 
 
 @inline
-def logistic_gradient(margin: float, y: float, odds: float) -> tuple[float, float]:
-    """Compute the gradient and the hessian of "logistic"; odds: exp(-abs(margin))."""
-    # The smaller probability is not computed as 1 - larger, which would lose its digits.
-    larger, smaller = 1.0 / (1.0 + odds), odds / (1.0 + odds)
-    gradient_0 = larger if margin > 0.0 else smaller
-    gradient_1 = smaller if margin > 0.0 else larger
-    return (-gradient_1 if y > 0.0 else gradient_0), max(larger * smaller, MIN_HESSIAN)
-
-
-@inline
 def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float, float]:
-    """Compute a row's gradient and hessian for one of CODES; "absolute", "huber" and "quantile" have hessian 1."""
-    if code == LOGISTIC:
-        return logistic_gradient(margin, y, np.exp(-abs(margin)))
+    """Compute a row's gradient and hessian for a code; "absolute", "huber" and "quantile" have hessian 1."""
     if code == SQUARED:
         return margin - y, 1.0
     if code == ABSOLUTE:
@@ -78,20 +67,16 @@ def gradients(
     margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float, out: Float64s
 ) -> tuple[float, float]:
     """Set ``out``, shape (n, 2), to hessians and gradients; return the sums of losses and of weights."""
+    if code == LOGISTIC:
+        return logistic_gradients(margins, y, weights, out)
     total, weight_sum = 0.0, 0.0
     for i in range(len(y)):
         weight = weights[i] if len(weights) else 1.0
         if not weight > 0.0:
             out[i, 0] = out[i, 1] = 0.0
             continue
-        if code == LOGISTIC:
-            # The exponential takes most of the time; gradient and loss share it.
-            odds = np.exp(-abs(margins[i]))
-            g, h = logistic_gradient(margins[i], y[i], odds)
-            loss = max(-margins[i] if y[i] > 0.0 else margins[i], 0.0) + np.log1p(odds)
-        else:
-            g, h = gradient_at(code, shape, margins[i], y[i])
-            loss = loss_at(code, shape, margins[i], y[i])
+        g, h = gradient_at(code, shape, margins[i], y[i])
+        loss = loss_at(code, shape, margins[i], y[i])
         out[i, 0], out[i, 1] = h * weight, g * weight
         total += weight * loss
         weight_sum += weight

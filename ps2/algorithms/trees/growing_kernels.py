@@ -12,7 +12,7 @@ from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.algorithms.trees.nonempty_bins import row_marks
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
-from ps2.ops.prefetch import prefetch_short
+from ps2.ops.prefetch import prefetch_row, prefetch_short
 from ps2.ops.simd import add_pair
 
 ONE = np.uint64(1)
@@ -20,6 +20,8 @@ ONE = np.uint64(1)
 PREFETCH_DISTANCE = 16
 # The number of rows that are transposed at a time: their bins stay in a cache.
 TILE = 1 << 9
+# The number of rows whose margins are changed at a time.
+MARGIN_TILE = 1 << 14
 
 
 @kernel
@@ -37,24 +39,39 @@ def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None
 @kernel
 def add_dense(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, sign: int, out: Array) -> None:
     """Add the pairs of rows to a histogram; rows: unsigned bins, shape (all rows, features); sign -1: subtract them."""
-    channels, num_prefetched, features = pairs.shape[1], len(order) - PREFETCH_DISTANCE, np.uint64(len(first_columns))
-    for i in range(len(order)):
-        if i < num_prefetched:
-            next_row = np.int64(order[i + PREFETCH_DISTANCE])
-            prefetch_short(pairs, next_row)
-            prefetch_short(rows, next_row)
-        # Indices are unsigned: for a signed index, numba would check whether it counts from the end.
+    channels, features, begin = pairs.shape[1], np.uint64(len(first_columns)), 0
+    if channels == 2:
+        # Four rows at a time: a column number is read once for all of them, and the processor overlaps their additions.
+        begin = len(order) // 4 * 4
+        for i in range(0, begin, 4):
+            for j in range(i + PREFETCH_DISTANCE, min(i + PREFETCH_DISTANCE + 4, len(order))):
+                _prefetch(order[j], rows, pairs)
+            # Indices are unsigned: for a signed index, numba would check whether it counts from the end.
+            a, b, c, d = np.uint64(order[i]), np.uint64(order[i + 1]), np.uint64(order[i + 2]), np.uint64(order[i + 3])
+            a_h, a_g, b_h, b_g = sign * pairs[a, 0], sign * pairs[a, 1], sign * pairs[b, 0], sign * pairs[b, 1]
+            c_h, c_g, d_h, d_g = sign * pairs[c, 0], sign * pairs[c, 1], sign * pairs[d, 0], sign * pairs[d, 1]
+            for f in range(features):
+                first = first_columns[f]
+                add_pair(out, first + np.uint64(rows[a, f]), a_h, a_g)
+                add_pair(out, first + np.uint64(rows[b, f]), b_h, b_g)
+                add_pair(out, first + np.uint64(rows[c, f]), c_h, c_g)
+                add_pair(out, first + np.uint64(rows[d, f]), d_h, d_g)
+    for i in range(begin, len(order)):
+        if i < len(order) - PREFETCH_DISTANCE:
+            _prefetch(order[i + PREFETCH_DISTANCE], rows, pairs)
         row = np.uint64(order[i])
-        h, g = sign * pairs[row, 0], sign * pairs[row, 1]
-        if channels == 2:
-            for f in range(features):
-                add_pair(out, first_columns[f] + np.uint64(rows[row, f]), h, g)
-        else:
-            n = sign * pairs[row, 2]
-            for f in range(features):
-                bin = first_columns[f] + np.uint64(rows[row, f])
-                add_pair(out, bin, h, g)
-                out[bin, 2] += n
+        h, g, third = sign * pairs[row, 0], sign * pairs[row, 1], sign * pairs[row, channels - 1]
+        for f in range(features):
+            bin = first_columns[f] + np.uint64(rows[row, f])
+            add_pair(out, bin, h, g)
+            if channels == 3:
+                out[bin, 2] += third
+
+
+@inline
+def _prefetch(row: np.int32, rows: Array, pairs: Array) -> None:
+    prefetch_row(pairs, np.int64(row))
+    prefetch_row(rows, np.int64(row))
 
 
 @inline
@@ -185,11 +202,25 @@ def partition_sparse(
 
 
 @kernel
-def add_leaf_values(ends: Int64s, values: Float64s, order: Int32s, margins: Array) -> None:
-    """Add each leaf's value to the margins of its rows; ends: the interval of each leaf's rows, shape (leaves, 2)."""
-    for leaf in range(len(values)):
-        for i in range(ends[leaf, 0], ends[leaf, 1]):
-            margins[order[i]] += values[leaf]
+def add_leaf_values(tiles: Int64s, ends: Int64s, values: Float64s, order: Int32s, margins: Array) -> None:
+    """Add each leaf's value to the margins of its rows, tile by tile; ends: the leaves' intervals, shape (leaves, 2).
+
+    The margins of a tile stay in a cache, and threads that work on different tiles share no cache line.
+    """
+    for tile in tiles:
+        first_row, last_row = tile * MARGIN_TILE, tile * MARGIN_TILE + MARGIN_TILE
+        for leaf in range(len(values)):
+            low, end = ends[leaf]
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if order[middle] < first_row:
+                    low = middle + 1
+                else:
+                    high = middle
+            while low < end and order[low] < last_row:
+                margins[order[low]] += values[leaf]
+                low += 1
 
 
 @kernel

@@ -364,14 +364,10 @@ class NodeRows:
 
     def add_leaf_values(self, nodes: FinalNodes, margins: Float64s) -> None:
         """Add each leaf's value to the margins of its rows."""
-        leaves, order = nodes.leaves, readable(self._order)
-
-        def add(ends: Int64s, values: Float64s) -> None:
-            kernels.add_leaf_values(readable(ends), readable(values), order, margins)
-
-        if len(leaves):
-            cost = LEAF_COST * len(self._order) // len(leaves)
-            over_blocks(add, (self._ends[leaves], nodes.values[nodes.is_leaf]), cost=cost)
+        tiles = np.arange(-(-len(margins) // kernels.MARGIN_TILE))
+        leaves = readable(self._ends[nodes.leaves]), readable(nodes.values[nodes.is_leaf])
+        operands = *leaves, readable(self._order), margins
+        over_blocks(kernels.add_leaf_values, (tiles,), *operands, cost=LEAF_COST * kernels.MARGIN_TILE)
 
     def counts(self, nodes: FinalNodes) -> Int64s:
         return np.diff(self._ends[nodes.numbers])[:, 0]

@@ -110,7 +110,9 @@ def _warm_growing() -> None:
     binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
     rounded_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
     ends = readable(np.zeros((1, 2), np.int64))
-    growing_kernels.add_leaf_values(ends, readable(np.zeros(1)), readable(ORDER), np.zeros((1, 1))[:, 0])
+    growing_kernels.add_leaf_values(
+        np.zeros(1, np.int64), ends, readable(np.zeros(1)), readable(ORDER), np.zeros((1, 1))[:, 0]
+    )
     split = Split(0, 0, False, np.empty(0, np.int64))
     growing_kernels.sum_pairs(ORDER, quantise_pairs(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
     for channels in (2, 3):
