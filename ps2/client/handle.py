@@ -13,9 +13,11 @@ from ps2.client.batch import STATE, keep_alive, submit, submit_later
 from ps2.client.fleet import FleetRef, Owner, current_loan
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
 from ps2.client.plans import Plan, Target
+from ps2.client.published import published_session
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import record_unpickled, record_use
+from ps2.config import read_namespace
 from ps2.errors import ConfigError, NotFoundError, UsageError
 from ps2.formats import size
 from ps2.interrupts import shielded
@@ -137,6 +139,8 @@ class Handle(KeyCalls):
     a model's ``transform`` pickles does not count once Spark's plan of its DataFrame is gone (``lending``).
     """
 
+    _namespace = ""  # the other namespace to which an opened vector belongs; "": the vector is of this context
+
     def __init__(self, fleet: FleetRef, matrix: int, row: int, spec: MatrixSpec, route: Route) -> None:
         """Not for users: ``DCV.dense``, ``DCV.sparse``, ``derive`` and ``load`` create vectors."""
         self._fleet = fleet
@@ -162,6 +166,32 @@ class Handle(KeyCalls):
         row, info = session.find_vector(_checked_name(name))
         vector = cls(session.fleet, info.id, row, info.spec, info.route)
         vector._name = name
+        return vector
+
+    @classmethod
+    @shielded
+    def open(cls: type[H], path: str) -> H:
+        """Return a read-only handle to a named vector of another namespace on the same fleet, as "namespace/name".
+
+        It works in the driver, and pickled in tasks. Reads (``pull``, ``sum``, ``dot`` ...) see the current values,
+        which the other driver and its tasks may change at any time. Changes raise UsageError.
+
+        Raises:
+            ConfigError: the path is not of this form.
+            NotFoundError: the other namespace has no vector with this name; the message lists the names.
+            UsageError: in a task.
+        """
+        namespace, slash, name = path.partition("/") if isinstance(path, str) else ("", "", "")
+        if not slash:
+            raise ConfigError(f"open: expected 'namespace/name', got {path!r}")
+        read_namespace(namespace, "open")
+        session = current_session()
+        if not (addresses := session.server_addresses()):
+            raise UsageError("open: call it in the driver; a task gets the vector by its function's closure")
+        published = published_session(session, namespace, addresses)
+        row, info = published.find_vector(_checked_name(name))
+        vector = cls(session.fleet, info.id, row, info.spec, info.route)
+        vector._name, vector._namespace = name, namespace
         return vector
 
     @shielded
@@ -219,7 +249,8 @@ class Handle(KeyCalls):
         return True  # len() fails at 2**63
 
     def __repr__(self) -> str:
-        name = f"{self._name!r}, " if self._name else ""
+        path = f"{self._namespace}/{self._name}" if self._namespace else self._name
+        name = f"{path!r}, " if path else ""
         details = f"{self._spec.dtype}, layout={self._spec.layout!r}, matrix={self._matrix:x}, row={self._row}"
         return f"DCV({name}{self._spec.kind}, dim={self.dim}, {details})"
 
@@ -242,7 +273,8 @@ class Handle(KeyCalls):
     def _session(self) -> Session:
         if self._copy:
             record_use(self._copy, self._fleet)
-        return session_of(self._fleet)
+        session = session_of(self._fleet)
+        return published_session(session, self._namespace, self._route.servers) if self._namespace else session
 
     def _target(self, *others: Handle) -> Target:
         for vector in (self, *others):
@@ -268,6 +300,8 @@ class Handle(KeyCalls):
 
     def _colocation_fault(self, other: Handle) -> str:
         """Return the reason why a vector of the same fleet is not co-located with this one; "" if it is."""
+        if self._namespace != other._namespace:
+            return "they belong to different namespaces"
         if self._is_sibling(other):
             return ""
         return why_not_colocated(self._spec, self._route, other._spec, other._route)

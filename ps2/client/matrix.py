@@ -17,7 +17,6 @@ from ps2.client.fleet import Owner
 from ps2.client.handle import Handle, KeyCalls, derive_all, existing_handle, matrix_html
 from ps2.client.managed_matrix import ManagedMatrix, Mark
 from ps2.client.session import Session
-from ps2.client.sessions import session_of
 from ps2.client.zipped import ZippedMatrix
 from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
 from ps2.interrupts import shielded
@@ -49,14 +48,14 @@ class DCVMatrix(KeyCalls):
         self._spare: list[Handle] = []  # rows for intermediate results of ``pairUpdate``
         self._owner: Owner | None = None
         if not first._name:
-            session = session_of(first._fleet)
+            session = first._session
             self._owner = session.owners.add(self, first._matrix, owned, session.holder)
 
     @classmethod
     @shielded
     def of(cls, vector: Handle) -> DCVMatrix:
         vector._check_usable()
-        session = session_of(vector._fleet)
+        session = vector._session
         owned = session.take_rows(vector._matrix)
         return cls(vector, session.matrix(vector._matrix).spec.rows, owned)
 

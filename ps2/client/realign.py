@@ -75,7 +75,7 @@ def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
         raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({fault}); create one of them with derive")
     spec = replace(base._spec, rows=1, dtype=dtype, wire=None)
     copy = create(type(base), spec) if needs_new_matrix else base.derive()
-    num_bytes = transfer(base._session, other._stored(), copy._stored())
+    num_bytes = transfer(other._session, other._stored(), base._session, copy._stored())
     warnings.warn(
         f"{base!r} and {other!r} are not co-located ({fault}): {num_bytes:,} bytes were copied through this process; "
         "create one of them with derive",
@@ -92,7 +92,7 @@ def move_to_own_matrix(vector: H) -> H:
     """
     copy = create(type(vector), replace(vector._spec, rows=1))
     try:
-        transfer(vector._session, vector._stored(), copy._stored())
+        transfer(vector._session, vector._stored(), copy._session, copy._stored())
     except BaseException:
         copy.free()
         raise
@@ -100,23 +100,23 @@ def move_to_own_matrix(vector: H) -> H:
     return copy
 
 
-def transfer(session: Session, source: Target, into: Target) -> int:
+def transfer(source_session: Session, source: Target, session: Session, into: Target) -> int:
     """Overwrite row ``into`` with row ``source``; return the number of bytes that this process received and sent."""
     if "sparse" in (source.spec.kind, into.spec.kind):
-        return _transfer_keys(session, source, into)
+        return _transfer_keys(source_session, source, session, into)
     dim, itemsize = source.spec.dim, source.spec.np_dtype.itemsize
     step = WINDOW_BYTES // itemsize
     for start in range(0, dim, step):
         stop = min(start + step, dim)
-        window = session.dispatch.run([plans.pull(source, start, stop)])[0]
+        window = source_session.dispatch.run([plans.pull(source, start, stop)])[0]
         session.dispatch.run([plans.push(into, "push", window, start, stop)])
     return 2 * dim * itemsize
 
 
-def _transfer_keys(session: Session, source: Target, into: Target) -> int:
+def _transfer_keys(source_session: Session, source: Target, session: Session, into: Target) -> int:
     session.dispatch.run([declared(into, "fill", {"value": 0})])
     num_bytes = 0
-    for keys, values in _windows(session, source):
+    for keys, values in _windows(source_session, source):
         for start in range(0, keys.size, WINDOW_KEYS):
             window = slice(start, start + WINDOW_KEYS)
             session.dispatch.run([plans.push_columns(into, "scatter", values[window], keys[window])])

@@ -33,6 +33,10 @@ class Session:
     Attributes:
         on_rollback: called in the driver with epoch and step of a rollback, before RolledBack is raised.
         master_address: the master's address for this process; "": the address that other processes use.
+        master: the calls to the master; None: calls to the master's address.
+        dispatch_type: creates the dispatch from its arguments.
+        server_addresses: in the driver, returns the addresses of all servers of the fleet.
+        opened: the sessions that read vectors of other namespaces (``ps2.client.published``), by namespace.
     """
 
     fleet: FleetRef
@@ -41,16 +45,20 @@ class Session:
     wire: WireConfig = field(default_factory=WireConfig)
     on_rollback: Callable[[int, int | None], None] = lambda epoch, step: None
     master_address: str = ""
+    master: MasterControl | None = None
+    dispatch_type: Callable[..., Dispatch] = Dispatch
+    server_addresses: Callable[[], Sequence[str]] = tuple
+    opened: dict[str, Session] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.retry = replace(self.retry, recovery_s=self.fleet.retry_timeout_s)
         if is_later_attempt():
             self.retry = replace(self.retry, first_contact_s=self.retry.later_contact_s)
-        self._master = MasterControl(self.network, self.master_address or self.fleet.master)
+        self._master = self.master or MasterControl(self.network, self.master_address or self.fleet.master)
         self.ids = MutationIds(self.fleet.id)
         self.rollbacks = RollbackTracker(self.ids, self.on_rollback)
         locator = Locator(ask_once=self.matrix, ask_with_retries=lambda matrix: self.ask(lambda: self.matrix(matrix)))
-        self.dispatch = Dispatch(self.network, self.retry, self.wire, self.rollbacks, locator)
+        self.dispatch = self.dispatch_type(self.network, self.retry, self.wire, self.rollbacks, locator)
         self.stopwatch = self.dispatch.stopwatch
         self.routes = self.dispatch.routes
         self.owners = Owners()

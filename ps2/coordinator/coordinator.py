@@ -115,7 +115,12 @@ class Coordinator:
         fleet_token_id = token_id(driver_secret(), tokens.fleet)
         ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, fleet_token_id)
         self.application = Application(ref, tokens.attached, conf.tls, fleet.master, fleet.control)
-        self.session = Session(ref, network, on_rollback=self._on_rollback, master_address=fleet.local_address)
+        self.session = Session(
+            *(ref, network),
+            on_rollback=self._on_rollback,
+            master_address=fleet.local_address,
+            server_addresses=fleet.master.registry.addresses,
+        )
         self.recoveries = RecoveryLog()
         self.steps = Steps(
             *(fleet.checkpoints, self.session, fleet.master, fleet.control, conf, self.active_runs, self.recoveries)

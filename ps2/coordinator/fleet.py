@@ -20,7 +20,7 @@ from ps2.coordinator.conf import LATEST, PS2Conf
 from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.launcher import LaunchRequest
 from ps2.coordinator.master import Master
-from ps2.coordinator.published_catalog import newest_catalog
+from ps2.coordinator.published_catalog import matrices_to_adopt
 from ps2.coordinator.servicer import listen
 from ps2.errors import CheckpointMissingError, ConfigError, LaunchError, UnavailableError, UsageError
 from ps2.guarded_loop import GuardedLoop
@@ -90,7 +90,7 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
     servers.route_version = max(info.route_version for info in servers_info)
     fleet.activate()
     fleet.discard_checkpoints()
-    matrices = newest_catalog(servers_info) if adopt else ()
+    matrices = matrices_to_adopt(servers_info) if adopt else ()
     named = {matrix.id for matrix in matrices}
     for address in master.registry.addresses():
         for status in servers.status(address).matrices:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ps2.config import DEFAULT_NAMESPACE
 from ps2.errors import TransientError
 from ps2.formats import duration, short_time, size
 from ps2.rpc.server_status import KEY_COUNTS, MatrixStatus, OperationStatus, ServerStatus
@@ -41,6 +42,8 @@ MATRIX_COLUMNS = (
     *(Column(title, right=True) for title in ("rows", "bytes", "active keys", "waiting", "gone")),
     Column("names", folds=True),
 )
+# Further columns if matrices are not all of the namespace "default".
+OWNER_COLUMNS = (Column("namespace"), Column("coordinator"))
 OPERATION_COLUMNS = (
     Column("operation"),
     *(Column(title, right=True) for title in ("count", "failures", "time", "mean", "keys", "keys/s")),
@@ -89,6 +92,8 @@ class FleetMatrix:
         waiting_keys, admitted_keys, expired_keys, evicted_keys: counts of managed keys, as in ``DCV.keyStatus``.
         servers: number of servers that hold shards of the matrix.
         names: names of the matrix's vectors, by row.
+        namespace: the application that the matrix belongs to.
+        coordinator: id of the driver of this namespace, as in log messages; "" if it has none.
     """
 
     id: str
@@ -106,11 +111,17 @@ class FleetMatrix:
     evicted_keys: int | None
     servers: int
     names: list[str]
+    namespace: str = DEFAULT_NAMESPACE
+    coordinator: str = ""
 
     @classmethod
     def summed(cls, reports: Sequence[MatrixStatus], rows: Mapping[str, int]) -> FleetMatrix:
-        """Sum one matrix over its servers' reports; ``rows``: the row of each named vector."""
+        """Sum one matrix over its servers' reports.
+
+        ``rows``: the row of each named vector. If it is empty, the names are those that the servers know.
+        """
         spec = reports[0].spec
+        rows = rows or {name: row for report in reports for name, row in report.names.items()}
         key_counts: dict[str, Any] = dict.fromkeys(KEY_COUNTS)
         if spec.kind == "sparse":
             key_counts = {name: sum(getattr(report, name) for report in reports) for name in KEY_COUNTS}
@@ -120,6 +131,8 @@ class FleetMatrix:
             bytes=sum(report.bytes for report in reports),
             servers=len(reports),
             names=sorted(rows, key=rows.__getitem__),
+            namespace=reports[0].namespace,
+            coordinator=reports[0].coordinator,
             **key_counts,
         )
 
@@ -154,9 +167,13 @@ class FleetStatus:
             CONTAINER_TABLE if any(server.status and server.status.container for server in self.servers) else ()
         )
         columns = (*SERVER_COLUMNS, *(column for column, _, _ in container_columns))
+        owner_columns = OWNER_COLUMNS if any(m.namespace != DEFAULT_NAMESPACE for m in self.matrices) else ()
         tables = [
             Table(columns, [_server_row(server, (*SERVER_TABLE, *container_columns)) for server in self.servers]),
-            Table(MATRIX_COLUMNS, [_matrix_row(matrix) for matrix in self.matrices]),
+            Table(
+                (*MATRIX_COLUMNS[:-1], *owner_columns, MATRIX_COLUMNS[-1]),
+                [_matrix_row(matrix, bool(owner_columns)) for matrix in self.matrices],
+            ),
             Table(OPERATION_COLUMNS, [_operation_row(operation) for operation in self.operations]),
         ]
         return [tables[0], *(table for table in tables[1:] if table.rows)]
@@ -270,7 +287,7 @@ def _server_row(server: FleetServer, table: Sequence[tuple[Column, str, Callable
     return [server.address, server.state, *(to_text(getattr(server.status, name)) for _, name, to_text in table)]
 
 
-def _matrix_row(matrix: FleetMatrix) -> list[str]:
+def _matrix_row(matrix: FleetMatrix, shows_owner: bool) -> list[str]:
     removed = None
     if matrix.expired_keys is not None and matrix.evicted_keys is not None:
         removed = matrix.expired_keys + matrix.evicted_keys
@@ -278,6 +295,7 @@ def _matrix_row(matrix: FleetMatrix) -> list[str]:
         *(matrix.id, matrix.kind, matrix.layout, _dim(matrix.dim), matrix.dtype, f"{matrix.rows:,}"),
         size(matrix.bytes),
         *("-" if count is None else f"{count:,}" for count in (matrix.active_keys, matrix.waiting_keys, removed)),
+        *((matrix.namespace, matrix.coordinator or "-") if shows_owner else ()),
         ", ".join(matrix.names) or "-",
     ]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
 from ps2.coordinator.recovery import backups
 from ps2.coordinator.server_registry import ServerRegistry
 from ps2.errors import CheckpointCorruptError, PS2Error
+from ps2.rpc.catalogs import PublishedCatalog, newest_catalog
 from ps2.rpc.control import Activation, ServerControl, ServerInfo
-from ps2.storage.manifest import SavedMatrix, matrices_from_json, matrix_to_json
+from ps2.storage.manifest import SavedMatrix
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,9 @@ class CatalogPublisher:
 
     def publish(self, matrices: Sequence[SavedMatrix]) -> None:
         self._count += 1
-        content = {
-            "number": [self._servers.route_version, self._count],
-            "servers": [server_id for server_id, _ in self._registry.members()],
-            "matrices": [matrix_to_json(matrix) for matrix in matrices if matrix.names],
-        }
-        catalog = json.dumps(content).encode()
+        servers = tuple(server_id for server_id, _ in self._registry.members())
+        named = tuple(matrix for matrix in matrices if matrix.names)
+        catalog = PublishedCatalog((self._servers.route_version, self._count), servers, named).encode()
         addresses = self._registry.addresses()
         for address, backup in zip(addresses, backups(addresses, (), self._replicas), strict=True):
             try:
@@ -41,17 +38,16 @@ class CatalogPublisher:
                 log.warning("storing the catalog on server %s: %s", address, error)
 
 
-def newest_catalog(servers: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
+def matrices_to_adopt(servers: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
     """Return the previous coordinator's named matrices; () if a server was restarted after it published them."""
-    catalogs = [json.loads(server.catalog) for server in servers if server.catalog]
-    if not catalogs:
-        return ()
-    content = max(catalogs, key=lambda catalog: catalog["number"])
-    if content["servers"] != [server.server_id for server in servers]:
-        log.warning("servers were restarted, or are in another order: the previous driver's matrices are dropped")
-        return ()
     try:
-        return matrices_from_json(content["matrices"], "the catalog of the previous driver")
+        catalog = newest_catalog(server.catalog for server in servers)
     except CheckpointCorruptError as error:
         log.warning("%s", error)
         return ()
+    if catalog is None:
+        return ()
+    if list(catalog.servers) != [server.server_id for server in servers]:
+        log.warning("servers were restarted, or are in another order: the previous driver's matrices are dropped")
+        return ()
+    return catalog.matrices

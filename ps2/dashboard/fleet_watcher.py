@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ps2.dashboard.event_log import MAX_EVENTS, EventLog
 from ps2.dashboard.fleet_view import (
@@ -20,8 +18,8 @@ from ps2.dashboard.fleet_view import (
 )
 from ps2.dashboard.snapshot import Snapshot, to_json
 from ps2.errors import TransientError
+from ps2.rpc.catalogs import names_by_matrix
 from ps2.rpc.control import ServerControl
-from ps2.storage.manifest import matrices_from_json
 from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
@@ -125,6 +123,4 @@ class FleetWatcher:
 
 def vector_names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:
     """Return the rows of named vectors (matrix -> name -> row) from the newest catalog that a driver has stored."""
-    published = [json.loads(catalog) for catalog in catalogs if catalog]
-    newest: Mapping[str, Any] = max(published, key=lambda catalog: catalog["number"], default={"matrices": []})
-    return {matrix.id: matrix.names for matrix in matrices_from_json(newest["matrices"], "the driver's catalog")}
+    return names_by_matrix(catalogs)

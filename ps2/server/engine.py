@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.warm import load_managed
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import NO_RESULT, Reply, Request, RequestId, ShardId
+from ps2.rpc.catalogs import names_by_matrix
 from ps2.rpc.server_status import MatrixStatus
 from ps2.server.applied import EndedStages
 from ps2.server.copies import TRANSFER, Copies
@@ -281,7 +281,7 @@ class Engine:
         if limit is not None and len(by_matrix) > limit:
             sizes = {matrix: sum(shard.nbytes for shard in group) for matrix, group in by_matrix.items()}
             by_matrix = {matrix: by_matrix[matrix] for matrix in sorted(nlargest(limit, sizes, key=sizes.__getitem__))}
-        names = names_by_matrix(self.catalog)
+        names = names_by_matrix([self.catalog])
         owner = (self.namespace, self.fence.coordinator)
         return [_matrix_status(matrix, group, owner, names.get(matrix, {})) for matrix, group in by_matrix.items()]
 
@@ -329,12 +329,6 @@ class Engine:
     def _check_stage(self, id: RequestId | None) -> None:
         if id is not None and self._ended_stages.has(id.series, id.stage):
             raise StoppedError(f"stage {id.stage} of {id.series} is over: its mutations are no longer applied")
-
-
-def names_by_matrix(catalog: bytes) -> dict[int, dict[str, int]]:
-    """Return the rows of the named vectors of a published catalog (b"": none): matrix -> name -> row."""
-    matrices = json.loads(catalog)["matrices"] if catalog else ()
-    return {matrix["id"]: matrix["names"] for matrix in matrices}
 
 
 def _matrix_status(

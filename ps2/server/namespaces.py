@@ -15,8 +15,9 @@ from ps2.config import DEFAULT_NAMESPACE, WireConfig, read_namespace
 from ps2.errors import LimitError, ProtocolError, StaleRouteError, UsageError
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import Operation, Reply, Request
+from ps2.rpc.catalogs import names_by_matrix
 from ps2.rpc.control import Network
-from ps2.server.engine import Engine, names_by_matrix
+from ps2.server.engine import Engine
 from ps2.server.fast_path import CompiledFastPath
 from ps2.server.loading import CheckpointLoader
 from ps2.server.replication import Replication
@@ -58,7 +59,7 @@ class Namespace:
     @property
     def is_abandoned(self) -> bool:
         """True if its coordinator has been silent for ``ABANDONED_AFTER_S``, and no driver can find its matrices."""
-        return self.engine.fence.silent_s > ABANDONED_AFTER_S and not names_by_matrix(self.engine.catalog)
+        return self.engine.fence.silent_s > ABANDONED_AFTER_S and not names_by_matrix([self.engine.catalog])
 
     @property
     def has_ended(self) -> bool:

@@ -16,6 +16,9 @@ from tests.ports import free_port, is_listening
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
+# Evaluated by a driver of a Spark application.
+READ_IN_TASKS = "spark.parallelize([1, 2], 2).map(lambda k: k * vectors['ads'].sum() + vectors['w'].sum()).collect()"
+
 # A driver that evaluates a line at a time, and answers with JSON; errors of PS2 are answers too.
 DRIVER = """
 import json, sys
@@ -27,6 +30,10 @@ def start(**settings):
     global ps
     ps = PS2Context.getOrCreate(conf=PS2Conf(heartbeatS=0.5, lostAfterS=2.0, dashboard=False), **settings)
     return ps.conf.namespace
+def start_spark():
+    global spark
+    from pyspark.sql import SparkSession
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate().sparkContext
 def new(name, value):
     vectors[name] = DCV.dense(1000, dtype="float64", name=name).fill(value)
     return value
@@ -42,11 +49,13 @@ for line in sys.stdin:
 class Driver:
     """A driver process that evaluates expressions."""
 
-    def __init__(self, fleet, namespace, **settings):
+    def __init__(self, fleet, namespace, uses_spark=False, **settings):
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         settings = {"fleet": fleet.addresses, "tokenFile": str(fleet.token), "namespace": namespace, **settings}
+        if uses_spark:
+            self.ask("start_spark()")
         self.started = self.ask(f"start(**{settings!r})")
 
     def ask(self, expression):
@@ -171,3 +180,52 @@ def test_server_when_told_to_end_then_waits_for_all_drivers(fleet, tmp_path, unt
         feed.ask("new('w', 2)")
         fleet.processes[0].send(signal.SIGTERM)
         until(lambda: not fleet.processes[0].alive(), "both drivers have released it", 30)
+
+
+def test_vector_when_opened_by_another_driver_then_read_only(fleet):
+    with drivers(fleet, "ads", "feed") as (ads, feed):
+        ads.ask("new('w', 1)")
+        feed.ask("new('w', 2)")
+        assert feed.ask("vectors.update(ads=DCV.open('ads/w'))") is None
+        assert feed.ask("repr(vectors['ads'])").startswith("DCV('ads/w', dense, dim=1000, float64")
+        reads = ("sum()", "dot(vectors['ads'])", "pull([1, 2])[1]", "nnz()")
+        assert [feed.ask(f"vectors['ads'].{read}") for read in reads] == [1000.0, 1000.0, 1.0, 1000]
+        assert feed.ask("vectors['ads'].isColocated(vectors['w'])") is False
+        assert feed.ask("vectors['w'].copy(vectors['ads']).sum()") == 1000.0
+        refused = r"this vector belongs to namespace 'ads' and is read-only here"
+        for change in ("push([1] * 1000)", "add(1)", "add(1, wait=False)", "fill(3)", "derive()", "free()", "matrix()"):
+            assert feed.ask(f"vectors['ads'].{change} and 0").startswith(f"UsageError: {refused}"), change
+        assert feed.ask("DCV.open('ads/v')") == (
+            "NotFoundError: namespace 'ads' of this fleet has no vector 'v'; expected one of w"
+        )
+        assert feed.ask("DCV.open('none/w')").endswith("has no vector 'w'; expected one of (none)")
+        assert feed.ask("DCV.open('w')") == "ConfigError: open: expected 'namespace/name', got 'w'"
+        ads.kill()
+        assert feed.ask("vectors['ads'].sum()") == 1000.0
+        with drivers(fleet, "ads") as (successor,):
+            assert successor.ask("ps.vector('w').fill(5) and 0") == 0
+            assert feed.ask("vectors['ads'].sum()") == 5000.0
+            successor.ask("ps.vector('w').free()")
+            assert "does not exist (any more) in namespace 'ads'" in feed.ask("vectors['ads'].sum()")
+
+
+def test_opened_vector_when_its_server_restarts_then_is_read_on(fleet, tmp_path, until):
+    with drivers(fleet, "ads", checkpointDir=str(tmp_path / "ads")) as (ads,), drivers(fleet, "feed") as (feed,):
+        ads.ask("new('w', 1)")
+        ads.ask("ps.checkpoint() and 0")
+        feed.ask("vectors.update(ads=DCV.open('ads/w'))")
+        fleet.processes[0].send(signal.SIGKILL)
+        until(lambda: not fleet.processes[0].alive(), "it is dead")
+        fleet.launch(fleet.addresses[:1])
+        assert feed.ask("vectors['ads'].sum()") == 1000.0
+
+
+def test_opened_vector_when_tasks_read_it_then_it_is_current(fleet):
+    with drivers(fleet, "ads") as (ads,), drivers(fleet, "feed", uses_spark=True) as (feed,):
+        ads.ask("new('w', 1)")
+        feed.ask("new('w', 2)")
+        feed.ask("vectors.update(ads=DCV.open('ads/w'))")
+        assert feed.ask(READ_IN_TASKS) == [3000.0, 4000.0]
+        ads.ask("vectors['w'].fill(3) and 0")
+        assert feed.ask(READ_IN_TASKS) == [5000.0, 8000.0]
+        assert feed.ask("ps.stop()") is None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ps2.coordinator.fleet_status import fleet_status
 from ps2.errors import ConfigError, LimitError, ProtocolError, StaleRouteError, UsageError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request
+from ps2.rpc.catalogs import PublishedCatalog
 from ps2.rpc.control import Activation, ServerControl
 from ps2.server import namespaces
 from ps2.server.engine import Engine
+from ps2.storage.manifest import SavedMatrix
 from tests.contract.servers import CARRIERS, Counter, connected, op, outcomes, send, serving
 
 # Ids of two catalogs: their upper bits differ.
@@ -42,6 +44,13 @@ def fleet(request):
 def fill(fleet, value, *matrices, version):
     operations = tuple(op("fill", 0, matrix=matrix, value=value) for matrix in matrices)
     return send(fleet.transport, fleet.address, Request(operations, Counter.next(), version))
+
+
+def publish(fleet):
+    """Let the servers store a catalog in which row 1 of feed's matrix has a name."""
+    matrix = SavedMatrix(FEED, SPEC, (0, 10), {0: 1, 1: 2}, {"w": 1}, 2, (), ())
+    catalog = PublishedCatalog((VERSIONS[FEED], 1), (fleet.server.id,), (matrix,)).encode()
+    fleet.feed.activate(fleet.address, Activation("feed's driver", catalog=catalog))
 
 
 def total(fleet, matrix):
@@ -117,12 +126,14 @@ def test_hello_when_namespaces_differ_then_each_has_its_driver(fleet):
 
 
 def test_status_when_asked_for_all_then_names_the_owners(fleet):
-    catalog = json.dumps({"matrices": [{"id": FEED, "names": {"w": 1}}]}).encode()
-    fleet.feed.activate(fleet.address, Activation("feed's driver", catalog=catalog))
+    publish(fleet)
     everything = ServerControl(fleet.transport).status(fleet.address)
     rows = [(m.matrix, m.namespace, m.coordinator, dict(m.names)) for m in everything.matrices]
     assert rows == [(ADS, "ads", "ads's driver", {}), (FEED, "feed", "feed's driver", {"w": 1})]
     assert [m.matrix for m in fleet.feed.status(fleet.address).matrices] == [FEED]
+    table = fleet_status({fleet.address: everything}, {}).tables[1]
+    assert [column.title for column in table.columns[-3:]] == ["namespace", "coordinator", "names"]
+    assert [row[-3:] for row in table.rows] == [["ads", "ads's driver", "-"], ["feed", "feed's driver", "w"]]
     assert (everything.route_version, fleet.ads.status(fleet.address).route_version) == (8, 3)
     assert calls(fleet.transport, "none", 0).status(fleet.address).matrices == ()
 
@@ -138,8 +149,7 @@ def test_namespaces_when_there_are_too_many_then_limit_error(fleet, monkeypatch)
 
 
 def test_namespace_when_its_driver_is_gone_then_named_data_stay(fleet, monkeypatch):
-    catalog = json.dumps({"matrices": [{"id": FEED, "names": {"w": 1}}]}).encode()
-    fleet.feed.activate(fleet.address, Activation("feed's driver", catalog=catalog))
+    publish(fleet)
     monkeypatch.setattr(namespaces, "ABANDONED_AFTER_S", 0.0)
     calls(fleet.transport, "", 1).activate(fleet.address, Activation("a driver"))
     assert sorted(part.name for part in fleet.server.namespaces.all()) == ["default", "feed"]
