@@ -17,6 +17,9 @@ OLD_LOG_BYTES = 1 << 20
 # is lost.
 STOPPING = "stopping"
 STOPPING_LINES = 3
+# A server that listens logs these words near the beginning of its log.
+LISTENING = b"listening on"
+LISTENING_BYTES = 1 << 16
 
 
 class ServerProcesses:
@@ -45,7 +48,7 @@ class ServerProcesses:
         if index in self._children:
             self._children[index].wait()
             server = self.fleet.servers[index]
-            _append_tail(log, log.with_name(f"server-{index}.old.log"))
+            append_tail(log, log.with_name(f"server-{index}.old.log"))
 
         def record(process: ProcessId) -> None:
             if server is None:
@@ -66,6 +69,14 @@ class ServerProcesses:
         previous_kills, self._oom_kills = self._oom_kills, oom_kills()
         self._memory_ran_out = self._oom_kills > previous_kills
         return codes
+
+    def has_listened(self, index: int) -> bool:
+        """Return True if a server's last process has listened at its address."""
+        try:
+            with open(self._log_file(index), "rb") as log:
+                return LISTENING in log.read(LISTENING_BYTES)
+        except FileNotFoundError:
+            return False
 
     def was_stopped(self, index: int) -> bool:
         """Return True if an ended server was told to stop."""
@@ -117,7 +128,7 @@ class ServerProcesses:
         return self.fleet.folder / f"server-{index}.log"
 
 
-def _append_tail(log: Path, old_log: Path) -> None:
+def append_tail(log: Path, old_log: Path) -> None:
     """Append a log to a file of which at most the last ``OLD_LOG_BYTES`` stay."""
     tail = b""
     for file in (old_log, log):

@@ -28,10 +28,14 @@ from ps2.programs import command, import_path
 log = logging.getLogger("ps2.supervisor")
 
 POLL_S = 0.2
-# The pauses before a server is started anew: after its first death, and after further deaths soon after the start.
+# The pauses before a server is started anew: after its first death, and after further deaths soon after the start. The
+# last one repeats.
 PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0)
-# A server that has run for this time is not one that dies at once.
+# A server that has run for this time does not die soon after its start.
 STABLE_S = 10.0
+# A server has failed after so many consecutive deaths before it listens, or soon after the start.
+MAX_FAILED_STARTS = 6
+MAX_EARLY_DEATHS = 20
 # The minimum time between two starts of a guard.
 GUARD_PAUSE_S = 2.0
 
@@ -42,15 +46,15 @@ class RestartPlan:
     def __init__(self, now_s: float) -> None:
         self._started_s = now_s
         self._early_deaths = 0  # number of consecutive deaths within ``STABLE_S``
+        self._failed_starts = 0  # number of consecutive deaths before the server listened
 
-    def start_time(self, now_s: float) -> float | None:
+    def start_time(self, now_s: float, has_listened: bool) -> float | None:
         """Return when to start the server that ends now; None: never, because it dies again and again."""
-        if now_s - self._started_s >= STABLE_S:
-            self._early_deaths = 0
-        if self._early_deaths == len(PAUSES_S):
+        self._early_deaths = self._early_deaths + 1 if now_s - self._started_s < STABLE_S else 1
+        self._failed_starts = 0 if has_listened else self._failed_starts + 1
+        if self._failed_starts == MAX_FAILED_STARTS or self._early_deaths == MAX_EARLY_DEATHS:
             return None
-        self._early_deaths += 1
-        return now_s + PAUSES_S[self._early_deaths - 1]
+        return now_s + PAUSES_S[min(self._early_deaths, len(PAUSES_S)) - 1]
 
     def begin(self, now_s: float) -> None:
         """The server is started now."""
@@ -97,8 +101,9 @@ class Supervisor:
 
     def watch_guarded(self) -> None:
         """Supervise servers in the background, together with a guard, until no server is left to supervise."""
+        guard_loop = GuardedLoop("supervisor's guard")
         while not (self.stopped or len(self.failures) == len(self._processes.fleet.servers)):
-            self._loop.run_once(self._keep_guard)
+            guard_loop.run_once(self._keep_guard)
             self._loop.run_once(self.poll)
             time.sleep(POLL_S)
 
@@ -125,13 +130,15 @@ class Supervisor:
         fleet = self._processes.fleet
         server = fleet.servers[index]
         reason = self._start_errors.pop(index, "") or self._processes.reason(index)
-        start_time_s = self._plans[index].start_time(now_s) if self._options.restart else None
+        start_time_s = None
+        if self._options.restart:
+            start_time_s = self._plans[index].start_time(now_s, self._processes.has_listened(index))
         if start_time_s is not None:
             self._start_times_s[index] = start_time_s
             pause = f" in {start_time_s - now_s:.0f} s" if start_time_s > now_s else ""
             log.warning("server %d (%s): %s; it is started anew%s", index, server.address, reason, pause)
         else:
-            again = f" {len(PAUSES_S) + 1} times, each time within {STABLE_S:.0f} s" if self._options.restart else ""
+            again = " again and again" if self._options.restart else ""
             self.failures[index] = f"server {index} ({server.address}) died{again}: {self._processes.ending(index)}"
             log.error("server %d (%s) died%s: %s; it is not started again", index, server.address, again, reason)
         changed = replace(server, ending=reason, failed=start_time_s is None)
@@ -192,10 +199,14 @@ def guard(name: str, run: str) -> None:
         return
     lock(fleet)
     fleet = read(name)
-    if fleet is not None and fleet.run == run and (options := fleet.options) and not fleet.stop_file.exists():
+    if fleet is None or fleet.run != run or fleet.stop_file.exists() or all(server.failed for server in fleet.servers):
+        return
+    if (options := fleet.options) is not None:
         ended = fleet.launcher.pid
-        fleet = write(replace(fleet, launcher=ProcessId.from_pid(os.getpid()), guard=None))
-        log.warning("the supervisor (process %d) has ended; process %d is the supervisor now", ended, os.getpid())
+        # As the guard, too, so that 'ps2 stop' knows a fleet in the background before the next guard runs.
+        process = ProcessId.from_pid(os.getpid())
+        fleet = write(replace(fleet, launcher=process, guard=process))
+        log.warning("the supervisor (process %d) has ended; process %d is the supervisor now", ended, process.pid)
         supervise(ServerProcesses(fleet, options), options)
 
 

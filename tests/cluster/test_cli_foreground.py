@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
+import socket
 
 import psutil
 import pytest
@@ -58,6 +60,20 @@ def test_foreground_launch_when_killed_then_servers_end(shell, until):
         until(lambda: all(ended(process) for process in processes), "the servers ended", GONE_WITHIN_S)
 
 
+def test_foreground_launch_when_server_dies_then_starts_it_anew(shell, until):
+    with foreground(shell, 2) as (launcher, processes):
+        processes[1].kill()
+        until(lambda: shell.processes()[1] != processes[1], "the server was replaced")
+        until(lambda: shell.run("status").returncode == 0, "the server answers", 30)
+        replaced = shell.processes()[1]
+        launcher.send_signal(signal.SIGTERM)
+        _, errors = launcher.communicate(timeout=10)
+        assert launcher.returncode == 0
+        assert re.search(r"server 1 \(127.0.0.1:\d+\): ended by SIGKILL; it is started anew", errors)
+        assert f"started anew, as process {replaced.pid}" in errors
+        assert ended(replaced)
+
+
 @pytest.mark.nightly
 def test_launch_when_server_dies_unrestarted_then_exits_1(shell):
     with foreground(shell, 2, "--no-restart") as (launcher, processes):
@@ -68,6 +84,20 @@ def test_launch_when_server_dies_unrestarted_then_exits_1(shell):
         assert "died: ended by SIGKILL" in errors.splitlines()[0]
         assert "listening on" in errors
         assert ended(processes[0])
+
+
+@pytest.mark.nightly
+def test_foreground_launch_when_server_never_starts_then_exits_1(shell, until):
+    with foreground(shell, 1) as (launcher, processes):
+        port = int(shell.state()["servers"][0]["address"].rpartition(":")[2])
+        launcher.send_signal(signal.SIGSTOP)
+        processes[0].kill()
+        until(lambda: ended(processes[0]), "the server ended")
+        with socket.create_server(("127.0.0.1", port)):
+            launcher.send_signal(signal.SIGCONT)
+            _, errors = launcher.communicate(timeout=120)
+        assert launcher.returncode == 1
+        assert f"server 0 (127.0.0.1:{port}) died again and again: cannot listen on" in errors
 
 
 @pytest.mark.nightly

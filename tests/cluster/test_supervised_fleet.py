@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import socket
 import urllib.request
 
-import psutil
 import pytest
 
-from ps2.processes import ProcessId
+from ps2.cli.processes import ServerProcesses, append_tail
+from ps2.cli.state import ServerOptions, claim
+from ps2.config import new_token, write_token
+from ps2.processes import ProcessId, oom_kills
 from tests.ports import free_port
-from tests.shell import Shell, ended
-
-REPLACED_WITHIN_S = 30.0
-
-
-class SupervisedFleet(Shell):
-    """Two servers in the background, with a supervisor and a guard."""
-
-    def __init__(self, home):
-        super().__init__(home)
-        self.port, self.data_port, self.metrics_port = (free_port(2) for _ in range(3))
-        ports = ("--port", self.port, "--data-port", self.data_port, "--metrics-port", self.metrics_port)
-        self.launching = self.launch("--servers", 2, *ports, "--memory-limit", "64m")
-        assert self.launching.returncode == 0, self.launching.stderr
-
-    def rows(self):
-        """What ``ps2 status`` tells of the processes: supervisor, guard, servers."""
-        status = json.loads(self.run("status", "-o", "json").stdout)
-        return [
-            {**row, "status": server} for row, server in zip(status["processes"][2:], status["servers"], strict=True)
-        ]
-
-    def process(self, name):
-        """The supervisor, the guard, or a server by its index."""
-        state = self.state()
-        record = {"supervisor": state["launcher"], "guard": state["guard"]}.get(name)
-        return ProcessId(**(state["servers"][name]["process"] if record is None else record))
-
-    def kill(self, name, number=signal.SIGKILL):
-        process = self.process(name)
-        process.send(number)
-        return process
-
-    def whole(self):
-        """Whether all processes of the fleet run, two of them as supervisor and guard."""
-        state = self.state()
-        if state["guard"] is None:
-            return False
-        pids = [state["launcher"]["pid"], state["guard"]["pid"]]
-        servers = [server["process"]["pid"] for server in state["servers"]]
-        alive = all(self.process(name).alive() for name in ("supervisor", "guard", 0, 1))
-        return alive and len({*pids, *servers}) == 4 and self.run("status").returncode == 0
-
-    def server_pids(self, index):
-        """The processes that write to the log of a server: the server, and nothing else."""
-        log = str(self.folder / "default" / f"server-{index}.log")
-        pids = []
-        for process in psutil.process_iter():
-            try:
-                if os.readlink(f"/proc/{process.pid}/fd/1") == log and not ended(process):
-                    pids.append(process.pid)
-            except OSError:
-                continue
-        return pids
+from tests.supervised import REPLACED_WITHIN_S, SupervisedFleet
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +103,14 @@ def test_server_when_its_port_is_taken_then_returns_once_free(fleet, until):
     until(fleet.whole, "the server runs", REPLACED_WITHIN_S)
 
 
+def test_stop_when_token_is_wrong_then_supervision_continues(fleet, tmp_path):
+    write_token(tmp_path / "token", "not-the-token-of-this-fleet")
+    supervisor = fleet.process("supervisor")
+    assert fleet.run("stop", "--token-file", tmp_path / "token").returncode == 6
+    assert fleet.whole()
+    assert fleet.process("supervisor") == supervisor
+
+
 def test_stop_when_all_three_were_killed_then_nothing_is_left(fleet, until):
     server = fleet.process(1)
     killed = [fleet.kill(name) for name in ("supervisor", "guard", 0)]
@@ -183,3 +141,67 @@ def test_stop_when_server_is_being_replaced_then_all_end(tmp_path, until, number
     assert not any(process.alive() for process in processes)
     assert not (fleet.folder / "default").exists()
     until(lambda: not any(fleet.server_pids(index) for index in range(2)), "no server is left")
+
+
+@pytest.mark.nightly
+def test_servers_when_stopped_by_address_then_supervision_ends(tmp_path, until):
+    """One is started anew after a while, also by a supervisor that cannot read its exit code; all together are not."""
+    fleet = SupervisedFleet(tmp_path)
+    until(fleet.whole, "all processes run", REPLACED_WITHIN_S)
+    fleet.kill("supervisor")
+    until(fleet.whole, "the guard supervises", REPLACED_WITHIN_S)
+    token = ("--token-file", fleet.folder / "default" / "token")
+    addresses = [server["address"] for server in fleet.state()["servers"]]
+    stopped = fleet.process(0)
+    assert fleet.run("stop", "--fleet", addresses[0], *token).returncode == 0
+    until(lambda: fleet.process(0) != stopped and fleet.whole(), "the server is back", REPLACED_WITHIN_S)
+    processes = [fleet.process(name) for name in ("supervisor", "guard", 0, 1)]
+    assert fleet.run("stop", "--fleet", ",".join(addresses), *token).returncode == 0
+    until(lambda: not any(process.alive() for process in processes), "all ended")
+    assert not (fleet.folder / "default").exists()
+
+
+@pytest.mark.nightly
+def test_server_when_it_never_starts_then_fails_with_reason(tmp_path, until):
+    fleet = SupervisedFleet(tmp_path, servers=1)
+    until(fleet.whole, "all processes run", REPLACED_WITHIN_S)
+    processes = [fleet.kill("supervisor", signal.SIGSTOP), fleet.process("guard")]
+    killed = fleet.kill(0)
+    until(lambda: not killed.alive(), "the server ended")
+    with socket.create_server(("127.0.0.1", fleet.port)):
+        processes[0].send(signal.SIGCONT)
+        until(lambda: not any(process.alive() for process in processes), "they have given up", 120)
+        result = fleet.run("status")
+    assert result.returncode == 4
+    address = f"127.0.0.1:{fleet.port}"
+    assert f"1 of 1 servers unreachable: {address}: failed: cannot listen on {address}" in result.stderr
+    assert "'ps2 launch' starts a new fleet" in result.stderr
+    assert [row["state"] for row in fleet.rows()] == ["failed"]
+    fleet.start()
+    until(fleet.whole, "a new fleet runs", REPLACED_WITHIN_S)
+    assert fleet.run("stop").returncode == 0
+
+
+@pytest.mark.parametrize(("kills", "reason"), [(0, ""), (1, ": the system ran out of memory")])
+def test_server_when_killed_by_system_then_reason_says_so(tmp_path, monkeypatch, until, kills, reason):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    write_token(tmp_path / "token", new_token())
+    options = ServerOptions((f"127.0.0.1:{free_port()}",), 1 << 30, exit_with_parent=True)
+    servers = ServerProcesses(
+        claim("ads", ProcessId.from_pid(os.getpid()), tmp_path / "token", options=options), options
+    )
+    servers.start(0)
+    servers.fleet.servers[0].process.send(signal.SIGKILL)
+    monkeypatch.setattr("ps2.cli.processes.oom_kills", itertools.count(oom_kills(), kills).__next__)
+    until(servers.poll, "the server ended")
+    assert servers.reason(0) == f"ended by SIGKILL{reason}"
+
+
+def test_log_when_servers_end_often_then_old_one_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("ps2.cli.processes.OLD_LOG_BYTES", 10)
+    log, old_log = tmp_path / "log", tmp_path / "old"
+    for text in ("first", "second", "third"):
+        log.write_text(text)
+        append_tail(log, old_log)
+    assert old_log.read_text() == "econdthird"
