@@ -6,7 +6,9 @@ docs/performance/small.md says how to read it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -15,13 +17,19 @@ from typing import Any
 import pyspark
 
 from benchmarks import frame
-from benchmarks.frame import Benchmark, Line, Part, option, tell, timed, within
+from benchmarks.frame import Benchmark, Check, Line, Part, option, take_turns, tell, timed, within
 from benchmarks.local_spark import DAEMON, cached, spark_and_servers
 from benchmarks.ml_data import read_libsvm
+from ps2.algorithms.classification import LogisticRegression
 
 # Turns before the ones that count: Java compiles its code, Spark's Python workers import and compile theirs.
 WARM_UPS = 3
 MAX_S = 2.0
+# Fits in as many threads take at most this fraction of the time of the fits one after the other.
+THREADS, MAX_PARALLEL = 4, 0.6
+PENALTIES = [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+# Seconds of sleep in a fit of the part ``parallel``.
+READING_S = 2.0
 PYSPARK_DATA = Path(pyspark.__file__).parent / "data" / "mllib"
 FILES = {"a9a": ("a9a.libsvm.gz", 123), "agaricus": ("agaricus.train.libsvm.gz", 127)}
 # Sentences: the numbers of the features of so many rows of a9a are words.
@@ -102,6 +110,32 @@ def others(args: Args) -> Part:
     return _compared(args, fits)
 
 
+def parallel(args: Args) -> Part:
+    """Compare fits in four threads, as in CrossValidator(parallelism=4), with the same fits one after the other."""
+    with spark_and_servers("small", args.memory, workers=THREADS, settings=DAEMON) as (spark, _):
+        # Idle cores are simulated: reading the rows sleeps, so fits wait without using this machine's cores.
+        rows = cached(_read(spark, args, "a9a"), 1)
+        last = rows.count() - 1
+        sleep = f"java_method('java.lang.Thread', 'sleep', {int(1000 * READING_S)}L) IS NOT NULL"
+        frame = rows.where(f"CASE WHEN monotonically_increasing_id() = {last} THEN {sleep} ELSE true END")
+        estimator = LogisticRegression(maxIter=10)
+        grid = [{estimator.regParam: value} for value in PENALTIES]
+        weights: dict[int, list[list[float]]] = {}
+
+        def fit_all(threads: int) -> float:
+            fits = [partial(estimator.fit, frame, params) for params in grid]
+            with ThreadPoolExecutor(threads) as pool:
+                models, seconds = timed(lambda: list(pool.map(lambda fit: fit(), fits)))
+            weights[threads] = [model.coefficients.tolist() for model in models]
+            return seconds
+
+        seconds = take_turns({threads: partial(fit_all, threads) for threads in (1, THREADS)}, args.rounds)
+    what = f"{len(grid)} fits of a9a in {THREADS} threads"
+    lines = [Line(what, "one after the other", "s", 1 / MAX_PARALLEL, seconds[1], seconds[THREADS])]
+    differences = sum(one != other for one, other in zip(weights[1], weights[THREADS], strict=True))
+    return Part(lines, [Check("models that differ in a bit", differences, 0)])
+
+
 def _compared(args: Args, fits: Sequence[Fit]) -> Part:
     """Fit in turns."""
     lines, rows = [], []
@@ -143,7 +177,7 @@ def _read(spark: Any, args: Args, data: str) -> Any:
 
 
 FOLDER = " and ".join(name for name, _ in FILES.values())
-PARTS = {"linear": linear, "trees": trees, "others": others}
+PARTS = {"linear": linear, "trees": trees, "others": others, "parallel": parallel}
 BENCHMARK = Benchmark("small", Args, PARTS, dict.fromkeys(PARTS, FOLDER))
 
 if __name__ == "__main__":

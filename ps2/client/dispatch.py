@@ -279,7 +279,9 @@ class Dispatch:
                 ],
                 results,
             )
-        except PS2Error:
+        except PS2Error as failure:
+            if isinstance(failure, RolledBack) and self._ids.run is None:
+                return [failure]  # raised once: sent again, the plans would change what the rollback has restored
             # It is unknown which plan failed and which other plans were applied. Send each plan again, alone: servers
             # apply no mutation id twice.
             for plan, id in mutations:

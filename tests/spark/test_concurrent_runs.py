@@ -77,11 +77,11 @@ def descend(ps, sc, seed, before_clock=lambda worker: None, change=lambda clock:
     return np.concatenate([weights.pull(), state.pull()])
 
 
-def file_until(folder, clock, both):
-    """``meet(worker)``: in a clock, wait until as many workers as ``both`` have come, so that their runs overlap."""
+def until_others_run(folder, clock, both):
+    """``overlap(worker)``: in a clock, wait until as many workers as ``both`` have come, so that their runs overlap."""
     folder = str(folder)
 
-    def meet(worker):
+    def overlap(worker):
         if worker.clock == clock:
             with open(f"{folder}/{os.getpid()}", "w"):
                 pass
@@ -90,61 +90,65 @@ def file_until(folder, clock, both):
                 assert time.monotonic() < give_up_s
                 time.sleep(0.02)
 
-    return meet
+    return overlap
 
 
 def test_two_runs_when_in_threads_then_equal_to_serial_ones(ps, sc, pool, tmp_path):
     alone = [descend(ps, sc, seed) for seed in (1, 2)]
-    meet = file_until(tmp_path, 2, 2)
-    together = list(pool.map(lambda seed: descend(ps, sc, seed, meet), (1, 2)))
+    overlap = until_others_run(tmp_path, 2, 2)
+    together = list(pool.map(lambda seed: descend(ps, sc, seed, overlap), (1, 2)))
     assert [weights.tolist() for weights in together] == [weights.tolist() for weights in alone]
 
 
 def test_run_when_another_one_fails_then_it_goes_on(ps, sc, pool, tmp_path):
-    alone, meet = descend(ps, sc, 3), file_until(tmp_path, 2, 2)
+    alone, overlap = descend(ps, sc, 3), until_others_run(tmp_path, 2, 2)
 
     def fail(clock):
         if clock == 3:
             raise ValueError("of this run alone")
 
-    failing = pool.submit(descend, ps, sc, 4, meet, fail)
-    other = pool.submit(descend, ps, sc, 3, meet)
+    failing = pool.submit(descend, ps, sc, 4, overlap, fail)
+    other = pool.submit(descend, ps, sc, 3, overlap)
     with pytest.raises(ValueError, match="of this run alone"):
         failing.result(WAIT_S)
     assert other.result(WAIT_S).tolist() == alone.tolist()
 
 
 def test_run_when_a_worker_of_another_fails_then_it_goes_on(ps, sc, pool, tmp_path):
-    alone, meet = descend(ps, sc, 3), file_until(tmp_path, 2, 2)
+    alone, overlap = descend(ps, sc, 3), until_others_run(tmp_path, 2, 2)
 
-    def meet_and_fail(worker):
-        meet(worker)
+    def overlap_and_fail(worker):
+        overlap(worker)
         if worker.clock == 3:
             raise ValueError("of this worker alone")
 
-    failing = pool.submit(descend, ps, sc, 4, meet_and_fail)
-    other = pool.submit(descend, ps, sc, 3, meet)
+    failing = pool.submit(descend, ps, sc, 4, overlap_and_fail)
+    other = pool.submit(descend, ps, sc, 3, overlap)
     with pytest.raises(WorkerError, match="of this worker alone"):
         failing.result(WAIT_S)
     assert other.result(WAIT_S).tolist() == alone.tolist()
 
 
 def test_run_when_another_ones_job_is_cancelled_then_goes_on(ps, sc, pool, tmp_path):
-    alone, meet, gate = descend(ps, sc, 3), file_until(tmp_path, 2, 2), tmp_path.parent / f"{tmp_path.name}-gate"
+    alone, overlap, gate = (
+        descend(ps, sc, 3),
+        until_others_run(tmp_path, 2, 2),
+        tmp_path.parent / f"{tmp_path.name}-gate",
+    )
     path = str(gate)
 
-    def meet_and_wait(worker):
-        meet(worker)
+    def overlap_and_wait(worker):
+        overlap(worker)
         if worker.clock == 4:
             wait_for_file(path)
 
     def cancelled_run():
         sc.setJobGroup("cancelled alone", "")
-        return descend(ps, sc, 4, meet_and_wait)
+        return descend(ps, sc, 4, overlap_and_wait)
 
     cancelled = pool.submit(cancelled_run)
     other = pool.submit(
-        descend, ps, sc, 3, meet_and_wait, lambda clock: clock == 3 and sc.cancelJobGroup("cancelled alone")
+        descend, ps, sc, 3, overlap_and_wait, lambda clock: clock == 3 and sc.cancelJobGroup("cancelled alone")
     )
     with pytest.raises(StoppedError, match="Spark cancelled the job"):
         cancelled.result(WAIT_S)
@@ -153,22 +157,22 @@ def test_run_when_another_ones_job_is_cancelled_then_goes_on(ps, sc, pool, tmp_p
 
 
 def test_run_when_another_is_interrupted_then_it_goes_on(ps, sc, pool, tmp_path):
-    alone, meet = descend(ps, sc, 3), file_until(tmp_path, 2, 2)
-    other = pool.submit(descend, ps, sc, 3, meet)
+    alone, overlap = descend(ps, sc, 3), until_others_run(tmp_path, 2, 2)
+    other = pool.submit(descend, ps, sc, 3, overlap)
 
     def interrupt(clock):
         if clock == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        descend(ps, sc, 4, meet, interrupt)
+        descend(ps, sc, 4, overlap, interrupt)
     assert other.result(WAIT_S).tolist() == alone.tolist()
 
 
 def test_two_runs_when_a_server_is_killed_then_as_without(ps, sc, pool, tmp_path, until):
     alone = [descend(ps, sc, seed) for seed in (5, 6)]
-    meet, before = file_until(tmp_path, 5, 3), len(ps.recoveries)
-    runs = [pool.submit(descend, ps, sc, seed, meet) for seed in (5, 6)]
+    overlap, before = until_others_run(tmp_path, 5, 3), len(ps.recoveries)
+    runs = [pool.submit(descend, ps, sc, seed, overlap) for seed in (5, 6)]
     until(lambda: len(os.listdir(tmp_path)) == 2, "both runs are in clock 5", WAIT_S)
     ps._coordinator.fleet.launcher._children[0].kill()
     until(lambda: len(ps.recoveries) > before, "the server is back", WAIT_S)

@@ -21,6 +21,7 @@ PROGRAMS = (
     "Messages and reports",
     "Overlap",
     "Model rotation",
+    "Several runs at once",
 )
 
 
@@ -110,6 +111,11 @@ def test_rotation_when_run_then_factors_approach_matrix(first):
 def test_rotation_when_run_then_workers_get_every_block(first):
     for table in first["rotated"].timeline:
         assert (np.sort(table.block.reshape(20, 4)) == np.arange(4)).all()
+
+
+def test_several_runs_when_in_threads_then_as_the_guide_says(first):
+    (expected,) = re.findall(r"```text\n(\[\[.*)\n```", GUIDE.read_text())
+    assert expected in first["printed"].splitlines()
 
 
 def test_guide_when_read_then_all_its_code_is_run_here():
