@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from ps2.algorithms.frame.settings import Setting, Settings, getter, param, setter
+from ps2.algorithms.frame.settings import Setting, Settings, getter, param, setter, with_default
 from ps2.algorithms.frame.shared_settings import FleetSettings, WeightSettings
 
 Strategy = Literal["auto", "servers", "rows", "local"]
@@ -57,9 +57,10 @@ class EmbeddingSettings(SeedSettings, FleetSettings):
 
 
 class Word2VecSettings(EmbeddingSettings):
-    """The parameters of Word2Vec: those of pyspark.ml, and those of skip-gram and CBOW."""
+    """The parameters of Word2Vec: those of pyspark.ml, and those of skip-gram and CBOW; ``maxIter``: decision 124."""
 
     vectorSize: Setting[int] = param(100, "the dimension of the vectors", at_least=1)
+    maxIter: Setting[int] = with_default(EmbeddingSettings, "maxIter", 5)
     minCount: Setting[int] = param(5, "the minimum number of occurrences of a word in the vocabulary", at_least=0)
     windowSize: Setting[int] = param(
         5, "the context size: up to this many words of the sentence before and after each word", at_least=1
