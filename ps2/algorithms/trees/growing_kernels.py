@@ -155,7 +155,7 @@ def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) 
 
 
 @kernel
-def partition_dense(order: Int32s, column: Array, goes_left: Array, spare: Int32s) -> int:
+def partition_dense(order: Int32s, column: Array, goes_left: Array, spare: Int32s) -> np.int64:
     """Move the rows of a node that go left to the front, and return their number; each side keeps its order.
 
     ``goes_left`` has a flag for each bin of the split's feature; spare: memory of the length of ``order``.
