@@ -155,23 +155,22 @@ def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) 
 
 
 @kernel
-def partition_dense(order: Int32s, column: Array, goes_left: Array, spare: Int32s) -> int:
+def partition_dense(order: Int32s, column: Array, goes_left: Array, spare: Int32s) -> np.int64:
     """Move the rows of a node that go left to the front, and return their number; each side keeps its order.
 
     ``goes_left`` has a flag for each bin of the split's feature; spare: memory of the length of ``order``.
     """
-    left, right = 0, 0
-    for i in range(len(order)):
+    # Indices are unsigned: see ``add_dense``.
+    left, count = np.uint64(0), np.uint64(len(order))
+    for i in range(count):
         row = order[i]
-        is_left = goes_left[column[row]]
         # There is no branch, because the processor cannot predict it.
         order[left] = row
-        spare[right] = row
-        left += is_left
-        right += 1 - is_left
-    for i in range(right):
+        spare[i - left] = row
+        left += np.uint64(goes_left[column[np.uint64(row)]])
+    for i in range(count - left):
         order[left + i] = spare[i]
-    return left
+    return np.int64(left)
 
 
 @kernel
