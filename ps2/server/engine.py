@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SharedParts:
-    """What the engines of one process share: memory with its account, caches and buffers, and the counts of requests.
+    """The parts that the engines of one process share: memory, caches, buffers, and the counts of requests.
 
     Keys are cached by matrix, and the id of a matrix is unique in the fleet.
     """

@@ -153,9 +153,9 @@ def _with_categories(path: str, frame: Any, columns: FeatureColumns) -> tuple[An
         is_code = (number >= 0) & (number == F.floor(number))
         sums.append(F.max(F.when(~is_number & (value.cast("string") != ""), value.cast("string"))))
         sums.extend((F.max(F.when(~is_code, number)), F.max(F.when(is_code, number))))
-    found = frame.agg(*sums).first()
+    result = frame.agg(*sums).first()
     texts = []
-    for name, text, wrong, largest in zip(columns.categories, found[::3], found[1::3], found[2::3], strict=True):
+    for name, text, wrong, largest in zip(columns.categories, result[::3], result[1::3], result[2::3], strict=True):
         if text is not None if columns.texts is None else name in columns.texts:
             texts.append(name)
             continue
