@@ -17,7 +17,7 @@ def lives(plan, now_s, life_s, deaths, has_listened=True):
     return pauses, now_s
 
 
-def test_server_when_it_never_listens_then_pauses_grow_until_failed():
+def test_server_when_it_never_listens_then_fails_after_pauses():
     pauses, _ = lives(RestartPlan(0.0), 0.0, 0.5, MAX_FAILED_STARTS, has_listened=False)
     assert pauses == [*PAUSES_S, None]
 
