@@ -17,7 +17,7 @@ def lives(plan, now_s, life_s, deaths, has_listened=True):
     return pauses, now_s
 
 
-def test_server_when_it_never_listens_then_pauses_grow():
+def test_server_when_it_never_listens_then_fails_after_pauses():
     pauses, _ = lives(RestartPlan(0.0), 0.0, 0.5, MAX_FAILED_STARTS, has_listened=False)
     assert pauses == [*PAUSES_S, None]
 
@@ -37,7 +37,7 @@ def test_server_when_it_lives_long_then_starts_at_once_forever():
     assert pauses == [0.0] * 2 * MAX_EARLY_DEATHS
 
 
-def test_server_when_it_was_stable_then_deaths_are_forgotten():
+def test_server_when_it_was_stable_then_pauses_begin_again():
     plan = RestartPlan(0.0)
     _, now_s = lives(plan, 0.0, 0.5, len(PAUSES_S))
     _, now_s = lives(plan, now_s, STABLE_S, 1)
