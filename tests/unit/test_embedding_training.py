@@ -251,8 +251,8 @@ def test_progress_when_a_clock_is_done_again_then_equal():
 
 def test_clocks_when_tokens_are_few_then_workers_meet_still():
     assert EpochSchedule.from_plan(plan_with(maxIter=2), 2, 1000) == EpochSchedule(2, 5)
-    assert EpochSchedule.from_plan(plan_with(total=10**6), 2, 1000) == EpochSchedule(1, 500)
-    assert EpochSchedule.from_plan(plan_with(total=1), 2, 1000) == EpochSchedule(1, 1)
+    assert EpochSchedule.from_plan(plan_with(maxIter=1, total=10**6), 2, 1000) == EpochSchedule(1, 500)
+    assert EpochSchedule.from_plan(plan_with(maxIter=1, total=1), 2, 1000) == EpochSchedule(1, 1)
 
 
 def damped(changes, tables, frequencies, workers):

@@ -62,7 +62,7 @@ def test_activate_when_coordinator_is_alive_then_refuses_another(monkeypatch):
     fence = active()
     with pytest.raises(
         StaleRouteError,
-        match=r"which gave a sign of life \d.\d s ago; got a call of b: .* ps2 launch --name NAME launches another",
+        match=r"which gave a sign of life \d.\d s ago; got a call of b: .* drivers with different namespaces",
     ):
         fence.activate(9, "b", LONG_S)
     assert (fence.route_version, fence.coordinator) == (3, "a")

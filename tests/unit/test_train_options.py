@@ -52,7 +52,7 @@ SHARED = {
     *(field.name for field in fields(RunOptions)),
 }
 # Not of an estimator.
-OWN = {"task", "categories", "validation", "xgboost"}
+OWN = {"task", "categories", "group", "validation", "xgboost"}
 
 
 @pytest.mark.parametrize(
