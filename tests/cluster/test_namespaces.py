@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from ps2.cli.processes import ServerOptions, ServerProcesses
+from ps2.cli.processes import ServerProcesses
+from ps2.cli.state import ServerOptions, claim
 from ps2.config import new_token, write_token
+from ps2.processes import ProcessId
 from tests.ports import free_port, is_listening
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -78,28 +81,25 @@ class Fleet:
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self.token = folder / "token"
         write_token(self.token, new_token())
-        self._folder = folder
-        self.launchers = []
-        self.processes = self.launch(self.addresses)
+        options = ServerOptions(tuple(self.addresses), 1 << 30, exit_with_parent=True)
+        launched = claim("ads", ProcessId.from_pid(os.getpid()), self.token, options=options)
+        self.servers = ServerProcesses(launched, options)
+        for index in range(2):
+            self.servers.start(index)
 
-    def launch(self, addresses):
-        options = ServerOptions(self.token, 1 << 30, exit_with_parent=True)
-        self.launchers.append(ServerProcesses(addresses, self._folder, options))
-        return self.launchers[-1].start()
-
-    def stop(self):
-        for launcher in self.launchers:
-            launcher.stop()
+    def process(self, index):
+        return self.servers.fleet.servers[index].process
 
 
 @pytest.fixture
-def fleet(tmp_path, until):
+def fleet(tmp_path, monkeypatch, until):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     servers = Fleet(tmp_path)
     try:
         until(lambda: all(map(is_listening, servers.addresses)), "the servers listen", 60)
         yield servers
     finally:
-        servers.stop()
+        servers.servers.stop()
 
 
 @contextmanager
@@ -152,9 +152,10 @@ def test_server_when_restarted_then_each_driver_restores_its_own(fleet, tmp_path
             assert driver.ask("ps.checkpoint().path").startswith(str(tmp_path / namespace))
             driver.ask("vectors['w'].add(10) and 0")
             started.append(driver)
-        fleet.processes[0].send(signal.SIGKILL)
-        until(lambda: not fleet.processes[0].alive(), "it is dead")
-        fleet.launch(fleet.addresses[:1])
+        killed = fleet.process(0)
+        killed.send(signal.SIGKILL)
+        until(lambda: not killed.alive(), "it is dead")
+        fleet.servers.start(0)
         ads, feed = started
         # Half of the vector is as old as the checkpoint; the copies of the other namespace are up to date.
         assert ads.ask("vectors['w'].sum()") == 500 * 1 + 500 * 11
@@ -178,8 +179,8 @@ def test_server_when_told_to_end_then_waits_for_all_drivers(fleet, tmp_path, unt
     with drivers(fleet, "ads", "feed") as (ads, feed):
         ads.ask("new('w', 1)")
         feed.ask("new('w', 2)")
-        fleet.processes[0].send(signal.SIGTERM)
-        until(lambda: not fleet.processes[0].alive(), "both drivers have released it", 30)
+        fleet.process(0).send(signal.SIGTERM)
+        until(lambda: not fleet.process(0).alive(), "both drivers have released it", 30)
 
 
 def test_vector_when_opened_by_another_driver_then_read_only(fleet):
@@ -214,9 +215,10 @@ def test_opened_vector_when_its_server_restarts_then_is_read_on(fleet, tmp_path,
         ads.ask("new('w', 1)")
         ads.ask("ps.checkpoint() and 0")
         feed.ask("vectors.update(ads=DCV.open('ads/w'))")
-        fleet.processes[0].send(signal.SIGKILL)
-        until(lambda: not fleet.processes[0].alive(), "it is dead")
-        fleet.launch(fleet.addresses[:1])
+        killed = fleet.process(0)
+        killed.send(signal.SIGKILL)
+        until(lambda: not killed.alive(), "it is dead")
+        fleet.servers.start(0)
         assert feed.ask("vectors['ads'].sum()") == 1000.0
 
 

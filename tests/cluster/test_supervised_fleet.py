@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 
@@ -92,11 +93,21 @@ def test_server_when_suspended_then_no_second_is_started(fleet, until):
     assert fleet.server_pids(1) == [suspended.pid]
 
 
+def occupies(port, resources):
+    """Return True if this process listens at a port from now on, until the end of ``resources``."""
+    try:
+        resources.enter_context(socket.create_server(("127.0.0.1", port)))
+    except OSError:
+        return False
+    return True
+
+
 def test_server_when_its_port_is_taken_then_returns_once_free(fleet, until):
     supervisor = fleet.kill("supervisor", signal.SIGSTOP)
     killed = fleet.kill(0)
     until(lambda: not killed.alive(), "the server ended")
-    with socket.create_server(("127.0.0.1", fleet.port)):
+    with ExitStack() as occupied:
+        until(lambda: occupies(fleet.port, occupied), "the system has closed the server's port")
         supervisor.send(signal.SIGCONT)
         refused = "cannot listen on 127.0.0.1"
         until(lambda: refused in fleet.state()["servers"][0]["ending"], "it cannot listen", REPLACED_WITHIN_S)
@@ -168,7 +179,8 @@ def test_server_when_it_never_starts_then_fails_with_reason(tmp_path, until):
     processes = [fleet.kill("supervisor", signal.SIGSTOP), fleet.process("guard")]
     killed = fleet.kill(0)
     until(lambda: not killed.alive(), "the server ended")
-    with socket.create_server(("127.0.0.1", fleet.port)):
+    with ExitStack() as occupied:
+        until(lambda: occupies(fleet.port, occupied), "the system has closed the server's port")
         processes[0].send(signal.SIGCONT)
         until(lambda: not any(process.alive() for process in processes), "they have given up", 120)
         result = fleet.run("status")
