@@ -16,8 +16,8 @@ import click
 from ps2.errors import LaunchError
 
 if TYPE_CHECKING:
-    from ps2.cli.state import LaunchedFleet
     from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
+    from ps2.launched_fleets import LaunchedFleet
 
 POLL_S = 0.2
 # The file for the log of a fleet in the background, in the fleet's folder.
@@ -75,8 +75,8 @@ def run(
         LaunchError: a fleet of that name is running, or servers do not start.
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
-    from ps2.cli.state import COPY_ADVICE, LaunchedServer, claim, description, remove
     from ps2.config import write_token
+    from ps2.launched_fleets import COPY_ADVICE, LaunchedServer, claim, description, remove
     from ps2.processes import ProcessId
 
     with contextlib.ExitStack() as undo:
@@ -164,7 +164,7 @@ class ContainerFleet:
 
     def _record_addresses(self, addresses: dict[int, str], fleet: LaunchedFleet) -> dict[int, str]:
         """Record new addresses, for ``ps2 status`` and for drivers that attach."""
-        from ps2.cli.state import LaunchedServer
+        from ps2.launched_fleets import LaunchedServer
 
         current = {**addresses, **self.launcher.hosts.addresses()}
         if current != addresses:

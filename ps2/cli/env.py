@@ -32,7 +32,7 @@ def env(name: str | None) -> None:
     PS2_FLEET contains the servers' addresses, PS2_TOKEN_FILE the path of the token file, and PS2_TLS_* the paths of
     the certificates, if any.
     """
-    from ps2.cli.state import DEFAULT_NAME, find
+    from ps2.launched_fleets import DEFAULT_NAME, find
 
     fleet = find(DEFAULT_NAME if name is None else name)
     variables = {

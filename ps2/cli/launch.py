@@ -39,7 +39,7 @@ from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error, Unavailabl
 
 if TYPE_CHECKING:
     from ps2.cli.processes import ServerProcesses
-    from ps2.cli.state import LaunchedFleet
+    from ps2.launched_fleets import LaunchedFleet
 
 
 EPILOG = """\b
@@ -164,8 +164,8 @@ def launch(
 ) -> None:
     """Start servers, on this host or in containers of a cluster, for Spark applications to attach to."""
     from ps2.cli.processes import ServerProcesses
-    from ps2.cli.state import ServerOptions, claim, remove
     from ps2.cli.supervisor import Supervisor, lock, open_log, supervise
+    from ps2.launched_fleets import ServerOptions, claim, remove
     from ps2.listening import loopback_host, reachable_host
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
@@ -244,7 +244,7 @@ def launch(
 
 def _check_not_replaced(name: str) -> None:
     """Raise LaunchError if other processes, started by another launcher, have replaced the fleet's servers."""
-    from ps2.cli.state import command, find
+    from ps2.launched_fleets import command, find
 
     try:
         fleet = find(name)
@@ -290,7 +290,7 @@ def _wait_answering(processes: ServerProcesses, stop_request: StopRequest) -> No
 
 
 def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:
-    from ps2.cli.state import COPY_ADVICE, description
+    from ps2.launched_fleets import COPY_ADVICE, description
 
     texts = [
         f"pid {server.process.pid}" + ("" if metrics_port is None else f"  metrics on port {metrics_port + index}")

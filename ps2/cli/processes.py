@@ -7,8 +7,8 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from ps2.cli.state import LaunchedFleet, LaunchedServer, ServerOptions
 from ps2.coordinator.launchers.processes.child import UNKNOWN, Child, ForkServer, end, ending, last_lines
+from ps2.launched_fleets import LaunchedFleet, LaunchedServer, ServerOptions
 from ps2.processes import ProcessId, oom_kills
 
 # The maximum size of the file with the logs of a server's ended processes.

@@ -15,7 +15,7 @@ from ps2.processes import ProcessId, is_suspended
 from ps2.text_tables import Column, Table
 
 if TYPE_CHECKING:
-    from ps2.cli.state import LaunchedFleet, LaunchedServer
+    from ps2.launched_fleets import LaunchedFleet, LaunchedServer
     from ps2.rpc.server_status import ServerStatus
 
 EPILOG = """\b

@@ -15,7 +15,7 @@ from ps2.cli.target import NamedFleet, Which, ask_all, find_target, replaced_ser
 from ps2.errors import PS2Error, TransientError, UnavailableError
 
 if TYPE_CHECKING:
-    from ps2.cli.state import LaunchedFleet
+    from ps2.launched_fleets import LaunchedFleet
     from ps2.processes import ProcessId
     from ps2.rpc.control import ServerControl
 
@@ -49,7 +49,7 @@ def stop(which: Which) -> None:
 
 def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
     """End supervision, the launched servers and their replacements. A server that does not answer gets SIGTERM."""
-    from ps2.cli.state import remove
+    from ps2.launched_fleets import remove
 
     was_alive = fleet.alive()
     silent: set[str] = set()
@@ -96,7 +96,7 @@ def _running(fleet: LaunchedFleet) -> dict[str, ProcessId]:
 
 def _end_supervision(fleet: LaunchedFleet) -> LaunchedFleet:
     """Make sure that no server is started anew from now on; return the fleet with the servers that run then."""
-    from ps2.cli.state import read
+    from ps2.launched_fleets import read
 
     fleet.stop_file.touch()
     if fleet.guard is None:  # the launcher, if any, reads the file

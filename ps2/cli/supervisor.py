@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from ps2.cli.contained import STOP_TOGETHER_S, StopRequest
 from ps2.cli.processes import ServerProcesses
-from ps2.cli.state import LaunchedFleet, ServerOptions, read, remove, write
 from ps2.errors import LaunchError
 from ps2.guarded_loop import GuardedLoop
+from ps2.launched_fleets import LaunchedFleet, ServerOptions, read, remove, write
 from ps2.logs import TEXT, JsonLog, log_format
 from ps2.processes import ProcessId
 from ps2.programs import command, import_path

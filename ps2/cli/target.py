@@ -16,7 +16,7 @@ from ps2.config import TOKEN_FILE_VARIABLE, WireConfig, read_token, split_addres
 from ps2.errors import AuthError, ConfigError, DeadlineError, PS2Error, TransientError
 
 if TYPE_CHECKING:
-    from ps2.cli.state import LaunchedFleet
+    from ps2.launched_fleets import LaunchedFleet
     from ps2.rpc.control import ServerControl
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def find_target(which: Which) -> NamedFleet:
     """
     import os
 
-    from ps2.cli.state import DEFAULT_NAME, find
+    from ps2.launched_fleets import DEFAULT_NAME, find
 
     fleet, token_file, name = which.fleet, which.token_file, which.name
     tls = tls_files(which.tls_cert, which.tls_key, which.tls_ca, which.tls_name)
@@ -142,7 +142,7 @@ def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | No
     The result includes servers that accept connections but do not answer in time, such as paused processes, because
     they can belong to the fleet. It excludes servers of this host's other fleets, which can have the same token.
     """
-    from ps2.cli.state import other_servers
+    from ps2.launched_fleets import other_servers
     from ps2.transport.concurrent_calls import call_concurrently
 
     ended = [server.address for server in fleet.servers if not server.alive()]

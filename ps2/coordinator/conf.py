@@ -23,6 +23,7 @@ from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
 from ps2.dashboard.page_server import DEFAULT_LISTEN
 from ps2.errors import ConfigError
+from ps2.launched_fleets import NAME
 from ps2.name_hints import hints_keywords
 from ps2.number_checks import is_number, is_whole
 
@@ -43,7 +44,8 @@ class PS2Conf:
 
     Attributes:
         servers: number of servers; None: 2, or the servers of ``fleet``.
-        fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list. The
+        fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list; or
+            the name of a fleet that ``ps2 launch --name`` started on this host, with its token and certificates. The
             driver takes over the named vectors of the earlier driver of its namespace; see ``PS2Context.vector``.
         namespace: name of this application on the servers of ``fleet``. Drivers with different namespaces share the
             servers' memory, and nothing else. A driver takes over the named vectors of the earlier driver of its
@@ -297,6 +299,10 @@ class PS2Conf:
 
     def _normalise(self) -> None:
         """Convert settings to a normal form. Settings with the same meaning then compare equal."""
+        if isinstance(self.fleet, str) and NAME.fullmatch(self.fleet):
+            for name, value in settings.of_launched_fleet(self.fleet).items():
+                if value and (name == "fleet" or getattr(self, name) is None):
+                    object.__setattr__(self, name, value)
         normal: dict[str, Any] = {"fleet": None if self.fleet is None else self.addresses}
         if self.ports is not None:
             normal["ports"] = ports_text(self.portRange)

@@ -74,7 +74,8 @@ class PS2Context:
             spark: the SparkSession (classic or Spark Connect) or SparkContext whose tasks use the fleet; None: the
                 active one, if any. Without Spark, only this process can use vectors.
             servers: number of servers to start (default 2).
-            fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list.
+            fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list;
+                or the name of a fleet that ``ps2 launch --name`` started on this host.
             namespace: name of this application on the servers of ``fleet``, which other drivers may use at the same
                 time. Default "default".
             tokenFile: file with the token of ``fleet``.

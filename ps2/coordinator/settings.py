@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from ps2.certificates import TlsFiles
 from ps2.config import ANY_PORT, is_wildcard, read_ports, split_address
 from ps2.errors import ConfigError
+from ps2.launched_fleets import find
 from ps2.name_hints import did_you_mean
 from ps2.number_checks import is_whole
 
@@ -99,7 +101,7 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     if fleet is None:
         return ()
     texts = fleet.split(",") if isinstance(fleet, str) else fleet
-    error = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
+    error = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT... or the name of a fleet, got {fleet!r}")
     if not isinstance(texts, Sequence) or not all(isinstance(address, str) for address in texts):
         raise error
     servers = tuple(address.strip() for address in texts if address.strip())
@@ -107,16 +109,24 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
         raise error
     for address in servers:
         if ":" not in address:
-            raise ConfigError(
-                f"fleet: expected HOST:PORT, got {address!r}; for a fleet with this name, ps2 status --name {address} "
-                "prints the addresses"
-            )
+            raise error
         host, port = split_address(address, "fleet")
         if is_wildcard(host) or not port:
             raise ConfigError(
                 f"fleet: {address} is a wildcard or has no port; expected an address that reaches the server"
             )
     return servers
+
+
+def of_launched_fleet(name: str) -> dict[str, Any]:
+    """Return the settings for a fleet that ``ps2 launch`` has started on this host: addresses, token and certificates.
+
+    Raises UnavailableError if there is none of this name.
+    """
+    fleet = find(name)
+    files = fleet.tls or TlsFiles()
+    result = {"fleet": [server.address for server in fleet.servers], "tokenFile": str(fleet.token_file)}
+    return {**result, "tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca, "tlsName": files.name}
 
 
 def ports(value: object) -> range:

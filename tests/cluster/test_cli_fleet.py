@@ -310,7 +310,7 @@ def test_command_when_nothing_was_launched_then_exits_4(shell, verb):
     result = shell.run(verb)
     assert result.returncode == 4
     assert result.stderr == (
-        "ps2: no fleet named 'default' was launched here; start one with 'ps2 launch', or name one with --fleet\n"
+        "ps2: no fleet named 'default' was launched here; start one with 'ps2 launch', or give addresses\n"
     )
 
 

@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.cli.processes import ServerProcesses
-from ps2.cli.state import ServerOptions, claim
 from ps2.config import new_token, write_token
+from ps2.launched_fleets import ServerOptions, claim
 from ps2.processes import ProcessId
 from tests.ports import free_port, is_listening
 
@@ -120,6 +121,13 @@ def test_drivers_when_names_are_equal_then_values_are_their_own(fleet):
         assert ads.ask("[m.names for m in ps.status().matrices]") == [["w"]]
         assert ads.ask("ps.stop()") is None
         assert feed.sum("w") == 2000.0
+
+
+def test_driver_when_fleet_is_a_name_then_attaches_to_it(fleet):
+    with PS2Context.getOrCreate(fleet="ads", namespace="feed") as ps:
+        assert ps.conf == PS2Conf(fleet=fleet.addresses, tokenFile=str(fleet.token), namespace="feed")
+        assert ps.servers == fleet.addresses
+        assert DCV.dense(10).fill(2).sum() == 20
 
 
 def test_driver_when_killed_then_only_its_successor_notices(fleet, until):

@@ -13,10 +13,10 @@ import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.cli.processes import ServerProcesses
-from ps2.cli.state import ServerOptions, claim
 from ps2.config import new_token, write_token
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
+from ps2.launched_fleets import ServerOptions, claim
 from ps2.processes import ProcessId
 from tests.ports import free_port, is_listening
 

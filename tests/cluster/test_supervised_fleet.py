@@ -13,8 +13,8 @@ from contextlib import ExitStack
 import pytest
 
 from ps2.cli.processes import ServerProcesses, append_tail
-from ps2.cli.state import ServerOptions, claim
 from ps2.config import new_token, write_token
+from ps2.launched_fleets import ServerOptions, claim
 from ps2.processes import ProcessId, oom_kills
 from tests.ports import free_port
 from tests.supervised import REPLACED_WITHIN_S, SupervisedFleet

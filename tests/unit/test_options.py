@@ -12,7 +12,7 @@ from ps2 import DCV, EmbeddingTable, PS2Context
 from ps2.config import WireConfig
 from ps2.coordinator.conf import NAMES, PS2Conf, with_overrides
 from ps2.coordinator.settings import addresses, variable_name
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, UnavailableError
 from ps2.serving import Scorer
 
 
@@ -84,9 +84,14 @@ def test_addresses_when_there_are_none_then_the_form_is_named(fleet):
         addresses(fleet)
 
 
-def test_addresses_when_a_name_then_error_says_where_they_are():
-    with pytest.raises(ConfigError, match=r"expected HOST:PORT, got 'audit'; .* ps2 status --name audit prints"):
-        addresses("audit")
+def test_fleet_when_a_name_is_unknown_then_error_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(
+        UnavailableError, match=r"^no fleet named 'audit' was launched here; start one with 'ps2 launch'"
+    ):
+        PS2Conf(fleet="audit")
+    with pytest.raises(ConfigError, match=r"expected HOST:PORT,HOST:PORT.* or the name of a fleet, got 'a,b'"):
+        PS2Conf(fleet="a,b")
 
 
 def test_addresses_when_text_or_list_then_are_equal():

@@ -15,7 +15,7 @@ import click
 from ps2.algorithms.frame.settings import Setting, Settings, settings_of
 from ps2.cli.options import Decorator, FiniteRange, tls_arguments
 from ps2.cli.output import Format
-from ps2.config import TOKEN_FILE_VARIABLE
+from ps2.config import DEFAULT_NAMESPACE, TOKEN_FILE_VARIABLE
 from ps2.errors import ConfigError, DivergedError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class RunOptions:
     master: str
     servers: int | None
     fleet: str | None
+    namespace: str | None
     token_file: str | None
     tls_cert: str | None
     tls_key: str | None
@@ -100,6 +101,7 @@ class RunOptions:
         return PS2Conf(
             servers=self.servers,
             fleet=self.fleet,
+            namespace=self.namespace or DEFAULT_NAMESPACE,
             checkpointDir=self.checkpoint_dir,
             checkpointEveryS=self.checkpoint_every,
             restore=self.restore,
@@ -128,7 +130,15 @@ RUN_OPTIONS: list[Decorator] = [
     click.option(
         "--servers", type=click.IntRange(1), help="Number of servers of the local fleet to start  [default: 2]."
     ),
-    click.option("--fleet", metavar="HOST:PORT,...", help="Use the servers of this running fleet instead."),
+    click.option(
+        "--fleet",
+        metavar="HOST:PORT,...",
+        help="Use the servers of this running fleet instead: addresses, or a name of 'ps2 launch' on this host.",
+    ),
+    click.option(
+        "--namespace",
+        help="Name of this training on the fleet, which it shares with programs of other names  [default: default].",
+    ),
     click.option(
         "--token-file",
         type=click.Path(),

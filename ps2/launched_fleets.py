@@ -154,7 +154,7 @@ def root() -> Path:
 
 def fleet_folder(name: str) -> Path:
     if not NAME.fullmatch(name):
-        raise ConfigError(f"--name: expected letters, digits, '.', '_' and '-', at most 64, got {name!r}")
+        raise ConfigError(f"the name of a fleet: expected letters, digits, '.', '_' and '-', at most 64, got {name!r}")
     return root() / name
 
 
@@ -169,13 +169,13 @@ def find(name: str) -> LaunchedFleet:
         other_names = ", ".join(f"--name {other}" for other in names())
         hint = f"; launched here: {other_names}" if other_names else ""
         raise UnavailableError(
-            f"no fleet named {name!r} was launched here{hint}; start one with 'ps2 launch', or name one with --fleet"
+            f"no fleet named {name!r} was launched here{hint}; start one with 'ps2 launch', or give addresses"
         )
     if fleet.host != socket.gethostname():
         addresses = ",".join(server.address for server in fleet.servers)
         raise UnavailableError(
-            f"fleet {name!r} was launched on {fleet.host}; run this command there, or give --fleet {addresses} "
-            f"--token-file {fleet.token_file}"
+            f"fleet {name!r} was launched on {fleet.host}; use it there, or give the addresses {addresses} and "
+            f"the token file {fleet.token_file}"
         )
     return fleet
 

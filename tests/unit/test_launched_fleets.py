@@ -18,8 +18,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from ps2 import launched_fleets as state
 from ps2 import processes
-from ps2.cli import state
 from ps2.cli.main import cli
 from ps2.config import write_token
 from ps2.errors import InputError, LaunchError, UnavailableError
@@ -164,7 +164,7 @@ def test_pipe_when_thousands_of_files_are_open_then_is_looked_at():
 def test_root_when_user_has_no_home_then_error_names_variable():
     # Only root may become a user whom the system does not know.
     become = "os.setuid(54321)" if os.getuid() == 0 else "pwd.getpwuid = {}.__getitem__"
-    script = f"import os, pwd; from ps2.cli import state; {become}; state.root()"
+    script = f"import os, pwd; from ps2 import launched_fleets as state; {become}; state.root()"
     bare = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
     finished = subprocess.run([sys.executable, "-c", script], env=bare, capture_output=True, text=True, check=False)
     message = finished.stderr.splitlines()[-1]
