@@ -161,7 +161,9 @@ FAULTS = {
     "no file of a pattern": (["--input", "nowhere*"], "nowhere*: there is no such file"),
     "a model is there": (["--input", __file__, "--output", "{full}"], "there is something already, which only"),
     "nothing to go on from": (["--input", __file__, "--restore", "{full}/none"], "expected a folder with a checkpoint"),
-    "an address": (["--input", __file__, "--fleet", "host"], "fleet: expected HOST:PORT, got 'host'"),
+    "an address": (["--input", __file__, "--fleet", "host,b"], "fleet: expected HOST:PORT,HOST:PORT"),
+    "a fleet": (["--input", __file__, "--fleet", "unknown"], "no fleet named 'unknown' was launched here"),
+    "a namespace": (["--input", __file__, "--namespace", "ads"], "namespace needs fleet"),
     "a token": (["--input", __file__, "--fleet", "h:1", "--token-file", "{full}/none"], "none: No such file"),
     "seconds": (["--input", __file__, "--checkpoint-every", "-1", "--checkpoint-dir", "d"], "checkpointEveryS: expect"),
 }
