@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2 import PS2Conf, PS2Context
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, UnavailableError
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from ps2.errors import ConfigError
         ({"servers": 2, "fleet": "a:1"}, ConfigError, r"either servers .* or fleet .*, not both"),
         ({"fleet": ""}, ConfigError, r"fleet: expected HOST:PORT,HOST:PORT... or the name of a fleet, got ''"),
         ({"fleet": []}, ConfigError, r"fleet: expected HOST:PORT,HOST:PORT... or the name of a fleet, got \[\]"),
-        ({"fleet": "host"}, ConfigError, r"fleet: expected HOST:PORT, got 'host'"),
+        ({"fleet": "host"}, UnavailableError, r"no fleet named 'host' was launched here"),
         ({"fleet": "host:99999"}, ConfigError, r"fleet: expected HOST:PORT, got 'host:99999'"),
         ({"fleet": 7070}, ConfigError, r"fleet: expected HOST:PORT,HOST:PORT... or the name of a fleet, got 7070"),
         (
