@@ -190,8 +190,8 @@ def test_fit_stream_when_location_is_of_another_then_is_refused(ps, spark, strea
     other = estimator.partialFit(rows)
     with pytest.raises(UsageError, match=f"belongs to model {training.model.name}, got model {other.name}"):
         estimator.fitStream(stream(), location, model=other)
-    with pytest.raises(UsageError, match=r"alpha: expected 0.1, as when the stream began, got 0.2"):
-        OnlineLogisticRegression(alpha=0.2).fitStream(stream(), location)
+    with pytest.raises(UsageError, match=r"alpha: expected 0.2, as when the stream began, got 0.3"):
+        OnlineLogisticRegression(alpha=0.3).fitStream(stream(), location)
     query = stream().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "b")).start()
     query.processAllAvailable()
     query.stop()

@@ -46,7 +46,7 @@ class OnlinePlan:
 
     factors: int = 0
     optimizer: OptimizerName = "ftrl"
-    alpha: float = 0.1
+    alpha: float = 0.2
     beta: float = 1.0
     lr: float = 0.05
     l1: float = 0.0

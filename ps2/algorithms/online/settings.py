@@ -16,7 +16,7 @@ class OnlineSettings(ClassSettings, LearningSettings):
         one_of=("ftrl", "adagrad", "adam"),
     )
     alpha: Setting[float] = param(
-        0.1, "alpha of FTRL's learning rate alpha / (beta + sqrt(n)), where n is the sum of squared gradients", above=0
+        0.2, "alpha of FTRL's learning rate alpha / (beta + sqrt(n)), where n is the sum of squared gradients", above=0
     )
     beta: Setting[float] = param(1.0, "beta of FTRL's learning rate alpha / (beta + sqrt(n))", at_least=0, option=None)
     lr: Setting[float] = param(0.05, "the learning rate of Adagrad and Adam", above=0)
