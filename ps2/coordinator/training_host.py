@@ -50,6 +50,10 @@ class StreamHost:
         """Wait until no batch of another thread is in progress."""
         self._coordinator.steps.streams.wait()
 
+    def catch_up(self) -> None:
+        """Count rollbacks that other threads, such as those of streams, have handled as handled by this thread."""
+        self._coordinator.session.rollbacks.catch_up()
+
     def join_thread(self, spark: SparkBackend, epoch: int) -> None:
         """Let Spark jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need it."""
         self._coordinator.application.join(spark, epoch)

@@ -63,7 +63,7 @@ def test_foreground_launch_when_killed_then_servers_end(shell, until):
 def test_foreground_launch_when_server_dies_then_starts_it_anew(shell, until):
     with foreground(shell, 2) as (launcher, processes):
         processes[1].kill()
-        until(lambda: shell.processes()[1] != processes[1], "the server was replaced")
+        until(lambda: shell.state()["servers"][1]["process"]["pid"] != processes[1].pid, "the server was replaced")
         until(lambda: shell.run("status").returncode == 0, "the server answers", 30)
         replaced = shell.processes()[1]
         launcher.send_signal(signal.SIGTERM)

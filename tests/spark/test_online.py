@@ -130,6 +130,7 @@ def test_fit_stream_when_it_starts_again_then_rows_count_once(ps, stream, tmp_pa
 
 
 def test_fit_stream_when_a_label_is_wrong_then_names_the_batch(ps, stream, tmp_path):
+    ps.run(range(2), lambda worker, _: None, 1)  # this thread has an epoch of its own from now on
     write(tmp_path / "in", 100, 100)
     bad = rows_of(10, 5).set_column(0, "label", pa.array([2.0] * 10))
     pq.write_table(bad, tmp_path / "in" / "bad.parquet")

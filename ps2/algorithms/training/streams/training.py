@@ -116,8 +116,7 @@ class StreamingTraining:
         self._thread.start()
         while not (self._opened.is_set() or self._ended.is_set()):
             self._opened.wait(POLL_S)
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
         return self
 
     @property
@@ -170,9 +169,14 @@ class StreamingTraining:
                 if left_s <= 0:
                     return False
                 self._ended.wait(left_s)
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
         return True
+
+    def _raise_error(self) -> None:
+        """Raise the error that ended the training, if any. The caller learns by it that the fleet has rolled back."""
+        if self._error is not None:
+            self._host.streams.catch_up()
+            raise self._error
 
     def processAllAvailable(self) -> None:
         """Wait until the model has learned from all rows that the source has now; this is for tests."""
@@ -189,8 +193,7 @@ class StreamingTraining:
                     except StreamingQueryException as error:
                         log.debug("the query ended: %s", error)
                 self._ended.wait(POLL_S)
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
 
     def stop(self, timeout: float | None = None) -> None:
         """End the training after the current batch, and make a snapshot.
