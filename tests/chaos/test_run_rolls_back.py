@@ -101,8 +101,8 @@ def test_run_when_killed_server_returns_then_workers_continue(settings, spark, t
         total = DCV.dense(DIM, dtype="int64")
         kills = KillOnce(ps, 4)
 
-        def end_clock(steps, clock, original=Steps.end_clock):
-            original(steps, clock)
+        def end_clock(steps, run, clock, original=Steps.end_clock):
+            original(steps, run, clock)
             kills(clock)
 
         monkeypatch.setattr(Steps, "end_clock", end_clock)

@@ -72,7 +72,7 @@ def killing_at_each_clock_and_checkpoint(ps: Any, every: int = 1) -> Iterator[Ki
     killed = Killed(ps, every)
     with ExitStack() as patched:
         for owner, name, act in (
-            (Steps, "end_clock", killed.end_clock),
+            (Steps, "end_clock", lambda run, clock: killed.end_clock(clock)),
             (ServerControl, "write", lambda address, checkpoint, folder: killed.write(folder)),
         ):
             patched.enter_context(mock.patch.object(owner, name, _after(act, getattr(owner, name))))
